@@ -1,0 +1,95 @@
+//! Enrollment: the host's own memory of one private node, whichever way it joined.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Condition;
+use crate::claim::ProfileChoice;
+
+/// Lives in the tenant's project namespace as `<tenant>.<node>`; creating it reserves the node's name in the tenant.
+#[derive(Clone, Debug, PartialEq, CustomResource, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "hostler.dev",
+    version = "v1alpha1",
+    kind = "Enrollment",
+    plural = "enrollments",
+    namespaced,
+    status = "EnrollmentStatus",
+    derive = "PartialEq",
+    doc = "The host's memory of one private node: users and nodes do not write it.",
+    printcolumn(name = "VCluster", type_ = "string", json_path = ".spec.tenant.name"),
+    printcolumn(name = "Node", type_ = "string", json_path = ".spec.nodeName"),
+    printcolumn(name = "Profile", type_ = "string", json_path = ".status.profile.name"),
+    printcolumn(name = "Source", type_ = "string", json_path = ".status.profile.source"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("self == oldSelf").message("an enrollment's spec is immutable"))]
+pub struct EnrollmentSpec {
+    /// The tenant.
+    pub tenant: NamedUid,
+    /// Name of the Node.
+    pub node_name: String,
+    /// The claim that ordered the node; none for a node joined by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<NamedUid>,
+}
+
+/// A name and the uid that makes it one certain object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct NamedUid {
+    /// `metadata.name`
+    pub name: String,
+    /// `metadata.uid`
+    pub uid: String,
+}
+
+/// What the host remembers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EnrollmentStatus {
+    /// uid of the Node that joined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_uid: Option<String>,
+    /// Id of the bootstrap token that it joins by (not its secret).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_id: Option<String>,
+    /// uid of the one CertificateSigningRequest that was approved; written before the approval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approved_request: Option<String>,
+    /// The node's profile and where it came from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<ProfileChoice>,
+    /// What of the profile stands on the node; only this is ever pruned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied: Option<Applied>,
+    /// `applied` or `removed`; startup taints never come back after `removed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub startup_taints: Option<String>,
+    /// When the node was first Ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_ready: Option<Time>,
+    /// `Enrolled`, `InSync`, `Contested`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Keys that the host set on a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Applied {
+    /// Label keys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// Annotation keys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub annotations: Vec<String>,
+    /// Taints as `key:effect`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<String>,
+    /// Startup taints as `key:effect`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub startup_taints: Vec<String>,
+}

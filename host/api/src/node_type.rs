@@ -1,0 +1,107 @@
+//! NodeType: what can be ordered, and how many there are. Written by the host for each type that a provider offers.
+
+use std::collections::BTreeMap;
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{Condition, ResourceList};
+
+/// Named `<provider>.<type>`.
+#[derive(Clone, Debug, Default, PartialEq, CustomResource, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "management.loft.sh",
+    version = "v1",
+    kind = "NodeType",
+    plural = "nodetypes",
+    status = "NodeTypeStatus",
+    derive = "PartialEq",
+    doc = "A kind of machine that can be ordered from a provider.",
+    printcolumn(name = "Total", type_ = "integer", json_path = ".status.capacity.total"),
+    printcolumn(name = "Claimed", type_ = "integer", json_path = ".status.capacity.claimed"),
+    printcolumn(name = "Provider", type_ = "string", json_path = ".spec.providerRef"),
+    printcolumn(name = "Cost", type_ = "integer", json_path = ".status.cost"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeTypeSpec {
+    /// Name of the NodeProvider.
+    pub provider_ref: String,
+    /// Name shown to people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+    /// What claims select by; `a,b` is several values, `*` any.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub properties: BTreeMap<String, String>,
+    /// What one machine has.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub resources: ResourceList,
+    /// What of it workloads cannot use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead: Option<Overhead>,
+    /// Relative price of one machine; computed from the resources where unset.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<i64>,
+}
+
+/// Resources that the node itself needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Overhead {
+    /// Reserved for Kubernetes' own parts.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub kube_reserved: ResourceList,
+}
+
+/// State of a type.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeTypeStatus {
+    /// `Pending`, `Available` or `Failed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// One CamelCase word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// One sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Effective cost.
+    #[serde(default)]
+    pub cost: i64,
+    /// How many.
+    #[serde(default)]
+    pub capacity: TypeCapacity,
+    /// What a claim may require, from the properties.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requirements: Vec<Requirement>,
+    /// `Synced`, `HasCapacity`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// Counts of machines of a type.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TypeCapacity {
+    /// Machines that can be promised or are claimed.
+    #[serde(default)]
+    pub total: i64,
+    /// Bound claims.
+    #[serde(default)]
+    pub claimed: i64,
+}
+
+/// One requirement on a property, as in a Kubernetes node selector.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Requirement {
+    /// Property key.
+    pub key: String,
+    /// `In`, `NotIn`, `Exists`, `DoesNotExist` (also spelt `NotExists`), `Gt`, `Lt`.
+    pub operator: String,
+    /// Values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
+}

@@ -1,0 +1,237 @@
+//! VirtualClusterInstance: one tenant, with the values that hold its pools.
+
+use kube::{CustomResource, KubeSchema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{Access, Condition, Owner};
+
+/// A tenant's own Kubernetes API and the machines that it asks for.
+#[derive(Clone, Debug, Default, PartialEq, CustomResource, Serialize, Deserialize, KubeSchema)]
+#[kube(
+    group = "management.loft.sh",
+    version = "v1",
+    kind = "VirtualClusterInstance",
+    plural = "virtualclusterinstances",
+    shortname = "vci",
+    namespaced,
+    status = "VirtualClusterInstanceStatus",
+    derive = "PartialEq",
+    doc = "One tenant: its own Kubernetes API, and the pools of machines that it asks for.",
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
+    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!(has(self.template) && has(self.templateRef))")
+    .message("template and templateRef exclude each other"))]
+pub struct VirtualClusterInstanceSpec {
+    /// Name shown to people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+    /// Free text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Owner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// A template to take; not served here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open_object")]
+    pub template_ref: Option<Value>,
+    /// The tenant cluster's definition.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<Template>,
+    /// Where the tenant lives; immutable once set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self == oldSelf").message("clusterRef is immutable"))]
+    pub cluster_ref: Option<ClusterRef>,
+    /// Values of template parameters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<String>,
+    /// Rules kept for the reference API; not evaluated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "open_list")]
+    pub extra_access_rules: Vec<Value>,
+    /// Rights.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub access: Vec<Access>,
+    /// Kept for the reference API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_peer: Option<bool>,
+    /// Kept for the reference API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external: Option<bool>,
+    /// Kept for the reference API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standalone: Option<bool>,
+}
+
+/// Definition of a tenant cluster.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Template {
+    /// Labels and annotations of what is made from the template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open_object")]
+    pub metadata: Option<Value>,
+    /// Labels and annotations of the instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open_object")]
+    pub instance_template: Option<Value>,
+    /// Chart and values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helm_release: Option<HelmRelease>,
+    /// Apps to install; kept, not served here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "open_list")]
+    pub apps: Vec<Value>,
+    /// Charts to install; kept, not served here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "open_list")]
+    pub charts: Vec<Value>,
+    /// Objects to apply; kept, not served here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<String>,
+    /// Rights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open_object")]
+    pub access: Option<Value>,
+    /// How the tenant is reached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open_object")]
+    pub access_point: Option<Value>,
+    /// Whether the tenant's token is forwarded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward_token: Option<bool>,
+    /// Features beyond the open chart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pro: Option<Pro>,
+    /// Workloads' own template; kept, not served here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open_object")]
+    pub space_template: Option<Value>,
+    /// Kept, not served here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "open_object")]
+    pub workload_virtual_cluster_template: Option<Value>,
+}
+
+/// Features beyond the open chart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Pro {
+    /// On or off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+}
+
+/// Chart and values of a tenant cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HelmRelease {
+    /// The chart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chart: Option<Chart>,
+    /// `vcluster.yaml`: at most 256 KiB; `privateNodes` in it is read strictly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 262_144))]
+    pub values: Option<String>,
+}
+
+/// A chart.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Chart {
+    /// Name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repo: Option<String>,
+    /// Version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// User of the repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+    /// Password of the repository.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub password: Option<String>,
+    /// Whether the repository's certificate is left unchecked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub insecure_skip_tls_verify: Option<bool>,
+}
+
+/// Where a tenant lives; no other tenant may name the same place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterRef {
+    /// Name of the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<String>,
+    /// Namespace of the control plane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Name of the control plane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub virtual_cluster: Option<String>,
+}
+
+/// State of a tenant.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VirtualClusterInstanceStatus {
+    /// Empty, `Pending`, `Ready` or `Failed`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// One CamelCase word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// One sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// `VirtualClusterDeployed`, `VirtualClusterOnline`, `VirtualClusterReady`, `NodesProvisioned`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// The pools as last read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<PoolStatus>,
+    /// Address that machines join.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub join_address: Option<String>,
+    /// `metadata.generation` that this was judged from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+/// State of one pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolStatus {
+    /// Name.
+    pub name: String,
+    /// Provider.
+    pub provider: String,
+    /// Wished number of nodes.
+    pub quantity: i64,
+    /// Claims that exist.
+    pub claims: i64,
+    /// Claims whose node is there.
+    pub available: i64,
+    /// Why it is not filled, in one CamelCase word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// One sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// An object whose fields are not ours to list.
+pub(crate) fn open_object(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}
+
+/// A list of such objects.
+pub(crate) fn open_list(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } })
+}

@@ -1,0 +1,6 @@
+//! What Hostler decides: pure functions from what was seen to what should happen. No clock, no client, no async runtime.
+
+#![forbid(unsafe_code)]
+
+pub mod grant;
+pub mod seams;

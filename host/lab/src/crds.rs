@@ -106,7 +106,8 @@ pub fn network_attachment_definition() -> CustomResourceDefinition {
 }
 
 fn parsed(definition: Value) -> CustomResourceDefinition {
-    serde_json::from_value(definition).expect("the definition above has the shape of a CustomResourceDefinition")
+    serde_json::from_value(definition)
+        .expect("the definition above has the shape of a CustomResourceDefinition")
 }
 
 fn text(description: &str) -> Value {
@@ -149,12 +150,23 @@ fn custom_deploy() -> Value {
 }
 
 fn root_device_hints() -> Value {
-    let mut properties: serde_json::Map<String, Value> =
-        ["deviceName", "hctl", "model", "vendor", "serialNumber", "wwn", "wwnWithExtension", "wwnVendorExtension"]
-            .iter()
-            .map(|name| ((*name).to_owned(), json!({"type": "string"})))
-            .collect();
-    properties.insert("minSizeGigabytes".to_owned(), json!({"type": "integer", "minimum": 0}));
+    let mut properties: serde_json::Map<String, Value> = [
+        "deviceName",
+        "hctl",
+        "model",
+        "vendor",
+        "serialNumber",
+        "wwn",
+        "wwnWithExtension",
+        "wwnVendorExtension",
+    ]
+    .iter()
+    .map(|name| ((*name).to_owned(), json!({"type": "string"})))
+    .collect();
+    properties.insert(
+        "minSizeGigabytes".to_owned(),
+        json!({"type": "integer", "minimum": 0}),
+    );
     properties.insert("rotational".to_owned(), json!({"type": "boolean"}));
     json!({"type": "object", "description": "Which disk the image is written to.", "properties": properties})
 }
@@ -189,11 +201,18 @@ fn raid() -> Value {
 }
 
 fn spec() -> Value {
-    let reference: serde_json::Map<String, Value> =
-        ["apiVersion", "fieldPath", "kind", "name", "namespace", "resourceVersion", "uid"]
-            .iter()
-            .map(|name| ((*name).to_owned(), json!({"type": "string"})))
-            .collect();
+    let reference: serde_json::Map<String, Value> = [
+        "apiVersion",
+        "fieldPath",
+        "kind",
+        "name",
+        "namespace",
+        "resourceVersion",
+        "uid",
+    ]
+    .iter()
+    .map(|name| ((*name).to_owned(), json!({"type": "string"})))
+    .collect();
     json!({
         "type": "object", "required": ["online"], "description": "What is asked of the host.",
         "properties": {
@@ -339,14 +358,20 @@ mod tests {
     use super::*;
 
     fn columns(definition: &CustomResourceDefinition) -> Vec<String> {
-        let columns = definition.spec.versions[0].additional_printer_columns.as_deref().unwrap_or_default();
+        let columns = definition.spec.versions[0]
+            .additional_printer_columns
+            .as_deref()
+            .unwrap_or_default();
         let shown = columns.iter().filter(|column| column.priority.unwrap_or(0) == 0);
         shown.map(|column| column.name.to_uppercase()).collect()
     }
 
     #[test]
     fn a_host_shows_the_columns_of_the_real_one() {
-        assert_eq!(columns(&bare_metal_host()), ["STATE", "CONSUMER", "ONLINE", "ERROR", "AGE"]);
+        assert_eq!(
+            columns(&bare_metal_host()),
+            ["STATE", "CONSUMER", "ONLINE", "ERROR", "AGE"]
+        );
     }
 
     #[test]

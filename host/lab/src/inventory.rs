@@ -23,15 +23,20 @@ impl Rack<'_> {
     /// The hosts and the Secrets with their BMC's credentials, two objects a server.
     #[must_use]
     pub fn manifests(&self) -> Vec<(Secret, DynamicObject)> {
-        (1..=self.servers.min(60_000)).map(|number| self.server(number)).collect()
+        (1..=self.servers.min(60_000))
+            .map(|number| self.server(number))
+            .collect()
     }
 
     fn server(&self, number: u16) -> (Secret, DynamicObject) {
         let name = format!("{}-{number:04}", self.name);
         let secret = format!("{name}-bmc");
         let [high, low] = number.to_be_bytes();
-        let labels: serde_json::Map<_, _> =
-            self.labels.iter().map(|(key, value)| ((*key).to_owned(), json!(value))).collect();
+        let labels: serde_json::Map<_, _> = self
+            .labels
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), json!(value)))
+            .collect();
         let host = json!({
             "apiVersion": "metal3.io/v1alpha1",
             "kind": "BareMetalHost",
@@ -72,16 +77,35 @@ mod tests {
 
     #[test]
     fn a_thousand_servers_share_no_name_address_or_card() {
-        let rack = Rack { name: "rack1", namespace: "default", servers: 1000, labels: &[("role", "cpu")], network: 7 };
+        let rack = Rack {
+            name: "rack1",
+            namespace: "default",
+            servers: 1000,
+            labels: &[("role", "cpu")],
+            network: 7,
+        };
         let manifests = rack.manifests();
         let distinct = |of: fn(&DynamicObject) -> String| {
-            manifests.iter().map(|(_, host)| of(host)).collect::<BTreeSet<_>>().len()
+            manifests
+                .iter()
+                .map(|(_, host)| of(host))
+                .collect::<BTreeSet<_>>()
+                .len()
         };
         assert_eq!(distinct(|host| host.metadata.name.clone().unwrap()), 1000);
-        assert_eq!(distinct(|host| host.metadata.annotations.clone().unwrap()[crate::bmh::IP_ADDRESS].clone()), 1000);
-        assert_eq!(distinct(|host| host.data["spec"]["bootMACAddress"].to_string()), 1000);
+        assert_eq!(
+            distinct(|host| host.metadata.annotations.clone().unwrap()[crate::bmh::IP_ADDRESS].clone()),
+            1000
+        );
+        assert_eq!(
+            distinct(|host| host.data["spec"]["bootMACAddress"].to_string()),
+            1000
+        );
         for (secret, host) in &manifests {
-            assert_eq!(host.data["spec"]["bmc"]["credentialsName"], secret.metadata.name.clone().unwrap());
+            assert_eq!(
+                host.data["spec"]["bmc"]["credentialsName"],
+                secret.metadata.name.clone().unwrap()
+            );
         }
     }
 }

@@ -53,7 +53,10 @@ pub(crate) enum DialError {
     #[error("server {0:?} of the kubeconfig is no https URL")]
     Server(String),
     #[error("cannot make a client for {address}: {source}")]
-    Client { address: String, source: Box<kube::Error> },
+    Client {
+        address: String,
+        source: Box<kube::Error>,
+    },
 }
 
 /// Who a server says it is.
@@ -81,11 +84,18 @@ impl Network {
         }
         let mut bindings = self.bindings.write().unwrap_or_else(PoisonError::into_inner);
         match bindings.get(&address) {
-            Some(binding) if binding.owner != owner => {
-                Err(BindError::Taken { address, owner: binding.owner.clone() })
-            }
+            Some(binding) if binding.owner != owner => Err(BindError::Taken {
+                address,
+                owner: binding.owner.clone(),
+            }),
             _ => {
-                bindings.insert(address, Binding { owner: owner.to_owned(), base });
+                bindings.insert(
+                    address,
+                    Binding {
+                        owner: owner.to_owned(),
+                        base,
+                    },
+                );
                 Ok(())
             }
         }
@@ -93,9 +103,13 @@ impl Network {
 
     /// Takes an address back from its owner. Another owner's stays; tells whether there was one to take.
     pub fn unbind(&self, address: &str, owner: &str) -> bool {
-        let Some(address) = normal(address) else { return false };
+        let Some(address) = normal(address) else {
+            return false;
+        };
         let mut bindings = self.bindings.write().unwrap_or_else(PoisonError::into_inner);
-        let owned = bindings.get(&address).is_some_and(|binding| binding.owner == owner);
+        let owned = bindings
+            .get(&address)
+            .is_some_and(|binding| binding.owner == owner);
         owned && bindings.remove(&address).is_some()
     }
 
@@ -118,7 +132,9 @@ impl Network {
             return Err(DialError::Server(server.to_owned()));
         };
         let address = address.as_str().to_owned();
-        let base = self.target(&address).ok_or_else(|| DialError::NoRoute(address.clone()))?;
+        let base = self
+            .target(&address)
+            .ok_or_else(|| DialError::NoRoute(address.clone()))?;
         let mut config = Config::new(base);
         config.root_cert = Some(authority);
         config.connect_timeout = Some(Duration::from_secs(5));
@@ -130,7 +146,10 @@ impl Network {
                 config.auth_info.client_key_data = Some(STANDARD.encode(key).into());
             }
         }
-        Client::try_from(config).map_err(|source| DialError::Client { address, source: Box::new(source) })
+        Client::try_from(config).map_err(|source| DialError::Client {
+            address,
+            source: Box::new(source),
+        })
     }
 }
 
@@ -153,20 +172,41 @@ mod tests {
     #[test]
     fn an_address_has_one_owner_who_may_bind_it_again() {
         let network = Network::new();
-        network.bind("192.168.100.2:8443", "tenant one", base("https://127.0.0.1:6443/clusters/one")).unwrap();
-        network.bind("192.168.100.2:8443", "tenant one", base("https://127.0.0.1:7443/clusters/one")).unwrap();
-        let taken = network.bind("192.168.100.2:8443", "tenant two", base("https://127.0.0.1:6443/clusters/two"));
+        network
+            .bind(
+                "192.168.100.2:8443",
+                "tenant one",
+                base("https://127.0.0.1:6443/clusters/one"),
+            )
+            .unwrap();
+        network
+            .bind(
+                "192.168.100.2:8443",
+                "tenant one",
+                base("https://127.0.0.1:7443/clusters/one"),
+            )
+            .unwrap();
+        let taken = network.bind(
+            "192.168.100.2:8443",
+            "tenant two",
+            base("https://127.0.0.1:6443/clusters/two"),
+        );
         assert_eq!(
             taken.unwrap_err().to_string(),
             "address 192.168.100.2:8443 belongs to tenant one already; choose another controlPlane.endpoint"
         );
-        assert_eq!(network.target("192.168.100.2:8443"), Some(base("https://127.0.0.1:7443/clusters/one")));
+        assert_eq!(
+            network.target("192.168.100.2:8443"),
+            Some(base("https://127.0.0.1:7443/clusters/one"))
+        );
     }
 
     #[test]
     fn only_its_owner_takes_an_address_back() {
         let network = Network::new();
-        network.bind("one.example", "one", base("https://127.0.0.1:6443")).unwrap();
+        network
+            .bind("one.example", "one", base("https://127.0.0.1:6443"))
+            .unwrap();
         assert!(!network.unbind("one.example:443", "two"));
         assert!(network.unbind("one.example:443", "one"));
         assert_eq!(network.target("one.example"), None);
@@ -175,9 +215,18 @@ mod tests {
     #[test]
     fn what_cannot_be_dialled_is_not_bound() {
         let network = Network::new();
-        assert!(matches!(network.bind("", "one", base("https://a")), Err(BindError::Malformed(_))));
-        assert!(matches!(network.bind("a@b:1", "one", base("https://a")), Err(BindError::Malformed(_))));
-        assert!(matches!(network.bind("a:1", "one", base("http://a")), Err(BindError::NotHttps(_))));
+        assert!(matches!(
+            network.bind("", "one", base("https://a")),
+            Err(BindError::Malformed(_))
+        ));
+        assert!(matches!(
+            network.bind("a@b:1", "one", base("https://a")),
+            Err(BindError::Malformed(_))
+        ));
+        assert!(matches!(
+            network.bind("a:1", "one", base("http://a")),
+            Err(BindError::NotHttps(_))
+        ));
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct Secret {
     pub owned: bool,
     /// Whether it carries [`super::SECRET_FINALIZER`].
     pub held: bool,
+    /// Whether it is being deleted, so that it takes no finalizer any more.
+    pub going: bool,
 }
 
 /// All that a step is decided from, but for the server itself and the time.

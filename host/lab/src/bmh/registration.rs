@@ -44,7 +44,9 @@ impl Turn<'_> {
                     true,
                 ))
             }
-            Some(secret) if !secret.owned || (!secret.held && self.next != State::Deleting) => {
+            Some(secret)
+                if !secret.owned || (!secret.held && !secret.going && self.next != State::Deleting) =>
+            {
                 return Err(Outcome::Write(Write::ClaimSecret));
             }
             Some(secret) => self.unusable(secret).map(|problem| (problem, false)),

@@ -70,8 +70,11 @@ pub(crate) fn parse(user_data: &str) -> Result<CloudConfig, CloudInitError> {
     if user_data.lines().next().map(str::trim_end) != Some("#cloud-config") {
         return Err(CloudInitError::Header);
     }
-    let wire: Wire = serde_saphyr::from_str(user_data).map_err(|error| CloudInitError::Yaml(Box::new(error)))?;
-    let hostname = wire.hostname.or(wire.fqdn.map(|fqdn| fqdn.split('.').next().unwrap_or_default().to_owned()));
+    let wire: Wire =
+        serde_saphyr::from_str(user_data).map_err(|error| CloudInitError::Yaml(Box::new(error)))?;
+    let hostname = wire.hostname.or(wire
+        .fqdn
+        .map(|fqdn| fqdn.split('.').next().unwrap_or_default().to_owned()));
     if let Some(name) = hostname.as_ref().filter(|name| !is_hostname(name)) {
         return Err(CloudInitError::Hostname(name.clone()));
     }
@@ -91,17 +94,33 @@ pub(crate) fn parse(user_data: &str) -> Result<CloudConfig, CloudInitError> {
         WireCommand::Words(words) => vec![words],
         WireCommand::Shell(line) => shell(&line),
     });
-    Ok(CloudConfig { hostname, files, commands: commands.collect() })
+    Ok(CloudConfig {
+        hostname,
+        files,
+        commands: commands.collect(),
+    })
 }
 
 impl CloudConfig {
     /// Whether one of the commands starts the kubelet.
     pub(crate) fn starts_kubelet(&self) -> bool {
         self.commands.iter().any(|words| {
-            let words: Vec<&str> = words.iter().map(String::as_str).filter(|word| *word != "sudo").collect();
-            let [program, rest @ ..] = words.as_slice() else { return false };
-            let unit = rest.iter().any(|word| matches!(*word, "kubelet" | "kubelet.service"));
-            let verb = rest.iter().find(|word| !word.starts_with('-')).copied().unwrap_or_default();
+            let words: Vec<&str> = words
+                .iter()
+                .map(String::as_str)
+                .filter(|word| *word != "sudo")
+                .collect();
+            let [program, rest @ ..] = words.as_slice() else {
+                return false;
+            };
+            let unit = rest
+                .iter()
+                .any(|word| matches!(*word, "kubelet" | "kubelet.service"));
+            let verb = rest
+                .iter()
+                .find(|word| !word.starts_with('-'))
+                .copied()
+                .unwrap_or_default();
             let starts = match verb {
                 "start" | "restart" | "reload-or-restart" => true,
                 "enable" => rest.contains(&"--now"),
@@ -118,10 +137,16 @@ fn decoded(file: &WireFile) -> Result<String, CloudInitError> {
         None | Some("" | "text/plain") => Ok(file.content.clone()),
         Some("b64" | "base64") => {
             let compact: String = file.content.split_whitespace().collect();
-            let bytes = STANDARD.decode(compact).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+            let bytes = STANDARD
+                .decode(compact)
+                .ok()
+                .and_then(|bytes| String::from_utf8(bytes).ok());
             bytes.ok_or(CloudInitError::Base64 { path })
         }
-        Some(other) => Err(CloudInitError::Encoding { path, encoding: other.to_owned() }),
+        Some(other) => Err(CloudInitError::Encoding {
+            path,
+            encoding: other.to_owned(),
+        }),
     }
 }
 
@@ -136,7 +161,9 @@ fn shell(line: &str) -> Vec<Vec<String>> {
 fn is_hostname(name: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
-            && label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
@@ -182,7 +209,10 @@ mod tests {
     #[case::of_broken_yaml("#cloud-config\nwrite_files: [\n", "no YAML that cloud-init understands")]
     #[case::of_a_wrong_shape("#cloud-config\nwrite_files: none\n", "no YAML that cloud-init understands")]
     #[case::of_a_zipped_file("#cloud-config\nwrite_files: [{path: /a, encoding: gz}]\n", "encoding \"gz\"")]
-    #[case::of_bad_base64("#cloud-config\nwrite_files: [{path: /a, encoding: b64, content: '%'}]\n", "base64 of a text")]
+    #[case::of_bad_base64(
+        "#cloud-config\nwrite_files: [{path: /a, encoding: b64, content: '%'}]\n",
+        "base64 of a text"
+    )]
     #[case::of_a_relative_path("#cloud-config\nwrite_files: [{path: a}]\n", "without an absolute path")]
     #[case::of_a_bad_host_name("#cloud-config\nhostname: Bad_Name\n", "is no host name")]
     fn nothing_is_made(#[case] user_data: &str, #[case] why: &str) {

@@ -149,9 +149,13 @@ pub(crate) fn parse_bootstrap(text: &str) -> Result<Bootstrap, KubeletError> {
     let context = config.contexts.iter().find(|named| named.name == config.current);
     let context = &context.ok_or(KubeletError::Missing("current context"))?.context;
     let cluster = config.clusters.iter().find(|named| named.name == context.cluster);
-    let cluster = &cluster.ok_or(KubeletError::Missing("cluster for its current context"))?.cluster;
+    let cluster = &cluster
+        .ok_or(KubeletError::Missing("cluster for its current context"))?
+        .cluster;
     let user = config.users.iter().find(|named| named.name == context.user);
-    let user = &user.ok_or(KubeletError::Missing("user for its current context"))?.user;
+    let user = &user
+        .ok_or(KubeletError::Missing("user for its current context"))?
+        .user;
     if cluster.server.is_empty() {
         return Err(KubeletError::Missing("server"));
     }
@@ -163,8 +167,14 @@ pub(crate) fn parse_bootstrap(text: &str) -> Result<Bootstrap, KubeletError> {
     }
     let authority = STANDARD.decode(&cluster.certificate_authority_data).ok();
     let authority = authority.and_then(|bytes| String::from_utf8(bytes).ok());
-    let authority = authority.filter(|pem| !certificates(pem).is_empty()).ok_or(KubeletError::Authority)?;
-    Ok(Bootstrap { server: cluster.server.clone(), authority, token: user.token.clone() })
+    let authority = authority
+        .filter(|pem| !certificates(pem).is_empty())
+        .ok_or(KubeletError::Authority)?;
+    Ok(Bootstrap {
+        server: cluster.server.clone(),
+        authority,
+        token: user.token.clone(),
+    })
 }
 
 /// The certificates in a PEM, as DER.
@@ -181,7 +191,11 @@ pub(crate) fn certificates(pem: &str) -> Vec<Vec<u8>> {
 /// Reads the environment file of the kubelet unit.
 pub(crate) fn parse_arguments(environment: &str) -> Result<Arguments, KubeletError> {
     let mut line = String::new();
-    for assignment in environment.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
+    for assignment in environment
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.starts_with('#'))
+    {
         if let Some(value) = assignment.strip_prefix("KUBELET_EXTRA_ARGS=") {
             line = unquoted(value).to_owned();
         }
@@ -189,10 +203,19 @@ pub(crate) fn parse_arguments(environment: &str) -> Result<Arguments, KubeletErr
     let mut arguments = Arguments::default();
     let mut words = line.split_whitespace().peekable();
     while let Some(word) = words.next() {
-        let flag = word.strip_prefix("--").ok_or_else(|| KubeletError::Flag(word.to_owned()))?;
+        let flag = word
+            .strip_prefix("--")
+            .or_else(|| word.strip_prefix('-').filter(|flag| flag.starts_with('v')));
+        let flag = flag.ok_or_else(|| KubeletError::Flag(word.to_owned()))?;
         let (flag, value) = match flag.split_once('=') {
             Some((flag, value)) => (flag, value.to_owned()),
-            None => (flag, words.next_if(|word| !word.starts_with("--")).unwrap_or_default().to_owned()),
+            None => (
+                flag,
+                words
+                    .next_if(|word| !word.starts_with("--"))
+                    .unwrap_or_default()
+                    .to_owned(),
+            ),
         };
         match flag {
             "node-labels" => arguments.labels.extend(labels(unquoted(&value))?),
@@ -213,7 +236,10 @@ pub(crate) fn parse_arguments(environment: &str) -> Result<Arguments, KubeletErr
 fn unquoted(value: &str) -> &str {
     let value = value.trim();
     for quote in ['"', '\''] {
-        if let Some(inner) = value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)) {
+        if let Some(inner) = value
+            .strip_prefix(quote)
+            .and_then(|rest| rest.strip_suffix(quote))
+        {
             return inner;
         }
     }
@@ -223,7 +249,9 @@ fn unquoted(value: &str) -> &str {
 fn labels(list: &str) -> Result<BTreeMap<String, String>, KubeletError> {
     let mut labels = BTreeMap::new();
     for pair in list.split(',').filter(|pair| !pair.is_empty()) {
-        let (key, value) = pair.split_once('=').ok_or_else(|| KubeletError::Label(pair.to_owned()))?;
+        let (key, value) = pair
+            .split_once('=')
+            .ok_or_else(|| KubeletError::Label(pair.to_owned()))?;
         if key.is_empty() {
             return Err(KubeletError::Label(pair.to_owned()));
         }
@@ -236,7 +264,9 @@ fn labels(list: &str) -> Result<BTreeMap<String, String>, KubeletError> {
 }
 
 fn is_reserved(key: &str) -> bool {
-    let Some((domain, _)) = key.split_once('/') else { return false };
+    let Some((domain, _)) = key.split_once('/') else {
+        return false;
+    };
     let within = |parent: &str| domain == parent || domain.ends_with(&format!(".{parent}"));
     (within("kubernetes.io") || within("k8s.io"))
         && !within("kubelet.kubernetes.io")
@@ -247,12 +277,19 @@ fn is_reserved(key: &str) -> bool {
 fn taint(text: &str) -> Result<Taint, KubeletError> {
     let wrong = || KubeletError::Taint(text.to_owned());
     let (pair, effect) = text.rsplit_once(':').ok_or_else(wrong)?;
-    let (key, value) = pair.split_once('=').map_or((pair, None), |(key, value)| (key, Some(value)));
+    let (key, value) = pair
+        .split_once('=')
+        .map_or((pair, None), |(key, value)| (key, Some(value)));
     if key.is_empty() || !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
         return Err(wrong());
     }
     let value = value.filter(|value| !value.is_empty()).map(str::to_owned);
-    Ok(Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None })
+    Ok(Taint {
+        key: key.to_owned(),
+        value,
+        effect: effect.to_owned(),
+        time_added: None,
+    })
 }
 
 #[cfg(test)]
@@ -266,29 +303,36 @@ mod tests {
         let arguments = parse_arguments(
             "# kubelet\nKUBELET_EXTRA_ARGS=\"--node-labels=workload=gpu,run.ai/simulated-gpu-node-pool=default \
              --register-with-taints=a=b:NoSchedule,c:NoExecute --provider-id metal3://default/bare-metal-2 -v=2\"\n",
-        );
-        assert!(matches!(arguments, Err(KubeletError::Flag(flag)) if flag == "-v=2"));
-        let arguments = parse_arguments(
-            "KUBELET_EXTRA_ARGS='--node-labels=workload=gpu,run.ai/simulated-gpu-node-pool=default \
-             --register-with-taints=a=b:NoSchedule,c:NoExecute --provider-id metal3://default/bare-metal-2 --v=2'\n",
         )
         .unwrap();
         assert_eq!(arguments.labels["workload"], "gpu");
         assert_eq!(arguments.labels["run.ai/simulated-gpu-node-pool"], "default");
-        let taints: Vec<_> =
-            arguments.taints.iter().map(|t| (t.key.as_str(), t.value.as_deref(), t.effect.as_str())).collect();
+        let taints: Vec<_> = arguments
+            .taints
+            .iter()
+            .map(|t| (t.key.as_str(), t.value.as_deref(), t.effect.as_str()))
+            .collect();
         assert_eq!(taints, [("a", Some("b"), "NoSchedule"), ("c", None, "NoExecute")]);
-        assert_eq!(arguments.provider_id.as_deref(), Some("metal3://default/bare-metal-2"));
+        assert_eq!(
+            arguments.provider_id.as_deref(),
+            Some("metal3://default/bare-metal-2")
+        );
     }
 
     #[rstest]
     #[case::a_label_without_a_value("--node-labels=a", "no key=value")]
-    #[case::a_label_of_kubernetes("--node-labels=node-restriction.kubernetes.io/x=y", "unknown 'kubernetes.io'")]
+    #[case::a_label_of_kubernetes(
+        "--node-labels=node-restriction.kubernetes.io/x=y",
+        "unknown 'kubernetes.io'"
+    )]
     #[case::a_taint_without_an_effect("--register-with-taints=a=b", "no key=value:Effect")]
     #[case::a_taint_with_a_wrong_effect("--register-with-taints=a=b:Never", "no key=value:Effect")]
+    #[case::a_flag_with_one_dash("-node-labels=a=b", "does not know the flag")]
     #[case::an_unknown_flag("--node-label=a=b", "does not know the flag")]
     fn a_kubelet_does_not_start_with(#[case] argument: &str, #[case] why: &str) {
-        let error = parse_arguments(&format!("KUBELET_EXTRA_ARGS={argument}")).unwrap_err().to_string();
+        let error = parse_arguments(&format!("KUBELET_EXTRA_ARGS={argument}"))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(why), "{error}");
     }
 
@@ -297,7 +341,7 @@ mod tests {
     #[case::an_instance_type("beta.kubernetes.io/instance-type", false)]
     #[case::a_foreign_label("example.com/a", false)]
     #[case::a_control_plane("node-role.kubernetes.io/control-plane", true)]
-    fn reserved(#[case] key: &str, #[case] reserved: bool) {
+    fn a_label_is_reserved(#[case] key: &str, #[case] reserved: bool) {
         assert_eq!(is_reserved(key), reserved);
     }
 
@@ -314,10 +358,22 @@ mod tests {
         let pem = STANDARD.encode("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
         let bootstrap = parse_bootstrap(&kubeconfig(&pem, "abcdef.0123456789abcdef")).unwrap();
         assert_eq!(bootstrap.server, "https://192.168.100.2:8443");
-        assert!(matches!(parse_bootstrap(&kubeconfig(&pem, "")), Err(KubeletError::Missing("token"))));
-        assert!(matches!(parse_bootstrap(&kubeconfig("", "t")), Err(KubeletError::Missing(_))));
-        assert!(matches!(parse_bootstrap(&kubeconfig("AAAA", "t")), Err(KubeletError::Authority)));
+        assert!(matches!(
+            parse_bootstrap(&kubeconfig(&pem, "")),
+            Err(KubeletError::Missing("token"))
+        ));
+        assert!(matches!(
+            parse_bootstrap(&kubeconfig("", "t")),
+            Err(KubeletError::Missing(_))
+        ));
+        assert!(matches!(
+            parse_bootstrap(&kubeconfig("AAAA", "t")),
+            Err(KubeletError::Authority)
+        ));
         assert!(matches!(parse_bootstrap("a: ["), Err(KubeletError::Yaml(_))));
-        assert!(matches!(parse_bootstrap("kind: Config"), Err(KubeletError::Missing("current context"))));
+        assert!(matches!(
+            parse_bootstrap("kind: Config"),
+            Err(KubeletError::Missing("current context"))
+        ));
     }
 }

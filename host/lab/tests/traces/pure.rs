@@ -160,6 +160,7 @@ impl World {
             password: true,
             owned: secret.owners.contains(name),
             held: secret.held,
+            going: false,
         });
         let seen = Seen {
             host: &host,

@@ -1,0 +1,240 @@
+//! Fields that a request should not have: unknown to the schema, or written twice (`fieldValidation`).
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
+
+use crate::schema::Schema;
+
+/// Names every field that the schema does not know, as `unknown field "spec.foo"`, sorted.
+pub(crate) fn unknown(schema: &Schema, value: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    walk(schema, value, &mut String::new(), &mut found);
+    found.sort_unstable();
+    found.into_iter().map(|path| format!("unknown field \"{path}\"")).collect()
+}
+
+/// What a request is refused with under `fieldValidation=Strict`.
+pub(crate) fn strict_error(problems: &[String]) -> String {
+    format!("strict decoding error: {}", problems.join(", "))
+}
+
+fn walk(schema: &Schema, value: &Value, path: &mut String, found: &mut Vec<String>) {
+    let schema = schema.here();
+    let length = path.len();
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                if schema.embedded && matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
+                    continue;
+                }
+                if length > 0 {
+                    path.push('.');
+                }
+                path.push_str(name);
+                match schema.field(name) {
+                    Some(below) => walk(below, value, path, found),
+                    None if schema.preserve_unknown => {}
+                    None => found.push(path.clone()),
+                }
+                path.truncate(length);
+            }
+        }
+        Value::Array(list) => {
+            let Some(items) = &schema.items else { return };
+            for (index, item) in list.iter().enumerate() {
+                let _ = write!(path, "[{index}]");
+                walk(items, item, path, found);
+                path.truncate(length);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Names every field that a JSON body has twice, as `duplicate field "spec.foo"`. A body that is not JSON has none.
+pub(crate) fn duplicates_in_json(body: &[u8]) -> Vec<String> {
+    let mut twice = Twice::default();
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    // A body that does not parse is told elsewhere.
+    let _ = Seed { twice: &mut twice, lines: false }.deserialize(&mut deserializer);
+    twice.found
+}
+
+/// Names every key that a YAML body has twice, as the YAML decoder of the real server does.
+pub(crate) fn duplicates_in_yaml(body: &[u8]) -> Vec<String> {
+    let mut twice = Twice::default();
+    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::PassThrough };
+    let seed = Seed { twice: &mut twice, lines: true };
+    let _ = serde_saphyr::with_deserializer_from_slice_with_options(body, options, |deserializer| {
+        seed.deserialize(deserializer)
+    });
+    if twice.found.is_empty() {
+        return Vec::new();
+    }
+    vec![format!("yaml: unmarshal errors:\n{}", twice.found.join("\n"))]
+}
+
+#[derive(Default)]
+struct Twice {
+    path: String,
+    found: Vec<String>,
+}
+
+struct Seed<'t> {
+    twice: &'t mut Twice,
+    /// Whether keys know their line (YAML).
+    lines: bool,
+}
+
+impl Seed<'_> {
+    fn below(&mut self) -> Seed<'_> {
+        Seed { twice: self.twice, lines: self.lines }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_> {
+    type Value = ();
+
+    fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("a value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        let mut seen = HashSet::new();
+        let length = self.twice.path.len();
+        loop {
+            let (key, line) = if self.lines {
+                let Some(key) = map.next_key::<serde_saphyr::Spanned<String>>()? else { break };
+                let line = key.referenced.line();
+                (key.value, line)
+            } else {
+                let Some(key) = map.next_key::<String>()? else { break };
+                (key, 0)
+            };
+            if length > 0 {
+                self.twice.path.push('.');
+            }
+            self.twice.path.push_str(&key);
+            if !seen.insert(key.clone()) {
+                let told = match self.lines {
+                    true => format!("  line {line}: key \"{key}\" already set in map"),
+                    false => format!("duplicate field \"{}\"", self.twice.path),
+                };
+                if !self.twice.found.contains(&told) {
+                    self.twice.found.push(told);
+                }
+            }
+            map.next_value_seed(self.below())?;
+            self.twice.path.truncate(length);
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<(), A::Error> {
+        let length = self.twice.path.len();
+        for index in 0_usize.. {
+            let _ = write!(self.twice.path, "[{index}]");
+            let more = list.next_element_seed(self.below())?;
+            self.twice.path.truncate(length);
+            if more.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_i128<E>(self, _: i128) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u128<E>(self, _: u128) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bytes<E>(self, _: &[u8]) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_none<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn unknown_fields_are_named_by_path_and_sorted() {
+        let schema = Schema::parse(&json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "list": {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"}}}},
+            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+        }}}}));
+        let object = json!({"spec": {"z": 1, "list": [{"a": "x"}, {"b": "y"}], "free": {"any": 1}}, "b": 2});
+        let told = unknown(&schema, &object);
+        let expected = ["unknown field \"b\"", "unknown field \"spec.list[1].b\"", "unknown field \"spec.z\""];
+        assert_eq!(told, expected);
+        assert_eq!(strict_error(&told[2..]), "strict decoding error: unknown field \"spec.z\"");
+    }
+
+    #[test]
+    fn a_field_written_twice_is_named_by_path() {
+        let body = br#"{"a": 1, "spec": {"num": 1, "num": 2, "list": [{"x": 1, "x": 2}]}, "a": null}"#;
+        let expected = ["duplicate field \"spec.num\"", "duplicate field \"spec.list[0].x\"", "duplicate field \"a\""];
+        assert_eq!(duplicates_in_json(body), expected);
+        assert_eq!(duplicates_in_json(br#"{"a": 1"#), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_yaml_key_written_twice_is_named_by_line() {
+        let body = b"a: 1\nspec:\n  num: 1\n  num: 2\n";
+        let expected = ["yaml: unmarshal errors:\n  line 4: key \"num\" already set in map"];
+        assert_eq!(duplicates_in_yaml(body), expected);
+        assert_eq!(duplicates_in_yaml(b"a: 1\nb: [1, 2]\n"), Vec::<String>::new());
+    }
+}

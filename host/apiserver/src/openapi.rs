@@ -1,0 +1,285 @@
+//! OpenAPI v3 of what is served: as much as kubectl reads for `explain`, strict validation, `apply` and `diff`.
+//!
+//! kubectl also asks for version 2 when it applies custom resources; a `404` there makes it fall back to what it knows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::resource::Resource;
+use crate::schema::{ListType, Schema, Type};
+
+/// Path of a version's document below `/openapi/v3/`: `api/v1` or `apis/{group}/{version}`.
+fn place(group: &str, version: &str) -> String {
+    if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
+}
+
+/// `/openapi/v3`: where each version's document is, with a hash by which clients cache it.
+pub(crate) fn index(resources: &[Resource]) -> Value {
+    let mut paths = BTreeMap::new();
+    for resource in resources {
+        paths.entry(place(&resource.group, &resource.version)).or_insert_with(|| {
+            let document = group_version(resources, &resource.group, &resource.version).unwrap_or_default();
+            let hash = Sha256::digest(document.to_string().as_bytes());
+            let hash: String = hash.iter().map(|byte| format!("{byte:02X}")).collect();
+            let url = format!("/openapi/v3/{}?hash={hash}", place(&resource.group, &resource.version));
+            json!({"serverRelativeURL": url})
+        });
+    }
+    json!({"paths": paths})
+}
+
+/// `/openapi/v3/…`: the document of one version; none if nobody serves it.
+pub(crate) fn group_version(resources: &[Resource], group: &str, version: &str) -> Option<Value> {
+    let own: Vec<_> =
+        resources.iter().filter(|resource| resource.group == group && resource.version == version).collect();
+    if own.is_empty() {
+        return None;
+    }
+    let mut components = Components::default();
+    let mut paths = Map::new();
+    for resource in own {
+        components.root(resource);
+        add_paths(resource, &mut paths);
+    }
+    Some(json!({
+        "openapi": "3.0.0",
+        "info": {"title": "Kubernetes", "version": "unversioned"},
+        "paths": paths,
+        "components": {"schemas": components.done},
+    }))
+}
+
+fn kind_of(resource: &Resource) -> Value {
+    json!({"group": resource.group, "version": resource.version, "kind": resource.kind})
+}
+
+/// The component that stands for a resource.
+fn name_of(resource: &Resource) -> String {
+    match &resource.schema.component {
+        Some(name) => name.clone(),
+        None => {
+            let reversed: Vec<_> = resource.group.split('.').rev().collect();
+            format!("{}.{}.{}", reversed.join("."), resource.version, resource.kind)
+        }
+    }
+}
+
+fn reference(name: &str) -> String {
+    format!("#/components/schemas/{name}")
+}
+
+fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
+    let prefix = match resource.group.as_str() {
+        "" => format!("/api/{}", resource.version),
+        group => format!("/apis/{group}/{}", resource.version),
+    };
+    let collection = match resource.namespaced {
+        true => format!("{prefix}/namespaces/{{namespace}}/{}", resource.plural),
+        false => format!("{prefix}/{}", resource.plural),
+    };
+    let one = format!("{collection}/{{name}}");
+    let operation = |action: &str, parameters: &[&str]| {
+        let parameters: Vec<_> = parameters.iter().map(|name| parameter(name)).collect();
+        json!({
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": kind_of(resource),
+            "parameters": parameters,
+            "responses": {"200": {"description": "OK", "content": {
+                "application/json": {"schema": {"$ref": reference(&name_of(resource))}},
+            }}},
+        })
+    };
+    let write = ["dryRun", "fieldManager", "fieldValidation"];
+    let read = ["labelSelector", "fieldSelector", "limit", "continue", "resourceVersion", "watch"];
+    let mut patch = operation("patch", &["dryRun", "fieldManager", "fieldValidation", "force"]);
+    let mut content = Map::new();
+    let mut kinds = vec!["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"];
+    if !resource.custom {
+        kinds.push("application/strategic-merge-patch+json");
+    }
+    for kind in kinds {
+        content.insert(kind.into(), json!({"schema": {"type": "object"}}));
+    }
+    patch["requestBody"] = json!({"required": true, "content": content});
+    paths.insert(collection, json!({"get": operation("list", &read), "post": operation("post", &write)}));
+    paths.insert(one, json!({
+        "get": operation("get", &[]),
+        "put": operation("put", &write),
+        "patch": patch,
+        "delete": operation("delete", &["dryRun", "gracePeriodSeconds", "propagationPolicy"]),
+    }));
+}
+
+fn parameter(name: &str) -> Value {
+    let kind = match name {
+        "force" | "watch" => "boolean",
+        "limit" | "gracePeriodSeconds" => "integer",
+        _ => "string",
+    };
+    json!({"name": name, "in": "query", "schema": {"type": kind, "uniqueItems": true}})
+}
+
+#[derive(Default)]
+struct Components {
+    done: Map<String, Value>,
+}
+
+impl Components {
+    fn root(&mut self, resource: &Resource) {
+        let name = name_of(resource);
+        let mut node = self.node(&resource.schema);
+        node["x-kubernetes-group-version-kind"] = json!([kind_of(resource)]);
+        self.done.insert(name, node);
+    }
+
+    /// A node where it is used: by name if it stands for a component.
+    fn used(&mut self, schema: &Arc<Schema>) -> Value {
+        let Some(name) = &schema.component else { return self.node(schema) };
+        if !self.done.contains_key(name) {
+            // Its own mention below must not build it again.
+            self.done.insert(name.clone(), Value::Null);
+            let whole = schema.here();
+            let node = match crate::builtin::component(name) {
+                Some(whole) => self.node(whole),
+                None => self.node(whole),
+            };
+            self.done.insert(name.clone(), node);
+        }
+        let mut used = json!({"allOf": [{"$ref": reference(name)}]});
+        if let Some(description) = &schema.description {
+            used["description"] = description.as_str().into();
+        }
+        if let Some(default) = &schema.default {
+            used["default"] = default.clone();
+        }
+        used
+    }
+
+    fn node(&mut self, schema: &Schema) -> Value {
+        let mut node = Map::new();
+        if let Some(description) = &schema.description {
+            node.insert("description".into(), description.as_str().into());
+        }
+        if schema.int_or_string {
+            node.insert("x-kubernetes-int-or-string".into(), true.into());
+            if schema.component.is_some() {
+                node.insert("oneOf".into(), json!([{"type": "string"}, {"type": "number"}]));
+            }
+        } else if schema.kind != Type::Any {
+            node.insert("type".into(), schema.kind.word().into());
+        }
+        for (name, value) in &schema.checks {
+            node.insert(name.clone(), value.clone());
+        }
+        if schema.nullable {
+            node.insert("nullable".into(), true.into());
+        }
+        if schema.preserve_unknown && schema.component.is_none() {
+            node.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
+        }
+        if schema.embedded {
+            node.insert("x-kubernetes-embedded-resource".into(), true.into());
+        }
+        if let Some(default) = &schema.default {
+            node.insert("default".into(), default.clone());
+        }
+        if !schema.required.is_empty() {
+            node.insert("required".into(), json!(schema.required));
+        }
+        if !schema.properties.is_empty() {
+            let properties: Map<_, _> =
+                schema.properties.iter().map(|(name, below)| (name.clone(), self.used(below))).collect();
+            node.insert("properties".into(), properties.into());
+        }
+        if let Some(below) = &schema.additional {
+            let below = self.used(below);
+            node.insert("additionalProperties".into(), below);
+        }
+        if let Some(items) = &schema.items {
+            let items = self.used(items);
+            node.insert("items".into(), items);
+        }
+        if !schema.rules.is_empty() {
+            node.insert("x-kubernetes-validations".into(), Value::Array(schema.rules.clone()));
+        }
+        merging(schema, &mut node);
+        Value::Object(node)
+    }
+}
+
+fn merging(schema: &Schema, node: &mut Map<String, Value>) {
+    match &schema.list_type {
+        ListType::Atomic if schema.kind == Type::Array => {
+            node.insert("x-kubernetes-list-type".into(), "atomic".into());
+        }
+        ListType::Atomic => {}
+        ListType::Set => {
+            node.insert("x-kubernetes-list-type".into(), "set".into());
+        }
+        ListType::Map(keys) => {
+            node.insert("x-kubernetes-list-type".into(), "map".into());
+            node.insert("x-kubernetes-list-map-keys".into(), json!(keys));
+        }
+    }
+    if schema.atomic_map {
+        node.insert("x-kubernetes-map-type".into(), "atomic".into());
+    }
+    if let Some(key) = &schema.patch_merge_key {
+        node.insert("x-kubernetes-patch-strategy".into(), "merge".into());
+        if !key.is_empty() {
+            node.insert("x-kubernetes-patch-merge-key".into(), key.as_str().into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builtin;
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let resources = builtin::resources();
+        for resource in &resources {
+            let document = group_version(&resources, &resource.group, &resource.version).expect("served");
+            let mut open = vec![&document];
+            let mut seen = 0;
+            while let Some(value) = open.pop() {
+                match value {
+                    Value::Object(fields) => {
+                        if let Some(target) = fields.get("$ref").and_then(Value::as_str) {
+                            let target = target.trim_start_matches('#');
+                            assert!(document.pointer(target).is_some_and(Value::is_object), "{target}");
+                            seen += 1;
+                        }
+                        open.extend(fields.values());
+                    }
+                    Value::Array(list) => open.extend(list),
+                    _ => {}
+                }
+            }
+            assert!(seen > 0, "{}", resource.kind);
+        }
+    }
+
+    #[test]
+    fn kubectl_finds_what_it_looks_for() {
+        let resources = builtin::resources();
+        let document = group_version(&resources, "", "v1").expect("the core");
+        let patch = &document["paths"]["/api/v1/nodes/{name}"]["patch"];
+        assert_eq!(patch["x-kubernetes-group-version-kind"]["kind"], "Node");
+        let parameters = patch["parameters"].as_array().expect("parameters");
+        assert!(parameters.iter().any(|one| one["name"] == "fieldValidation" && one["in"] == "query"));
+        assert!(patch["requestBody"]["content"].get("application/strategic-merge-patch+json").is_some());
+        let schemas = &document["components"]["schemas"];
+        assert_eq!(schemas["io.k8s.api.core.v1.Node"]["x-kubernetes-group-version-kind"][0]["kind"], "Node");
+        let conditions = &schemas["io.k8s.api.core.v1.NodeStatus"]["properties"]["conditions"];
+        assert_eq!(conditions["x-kubernetes-patch-merge-key"], "type");
+        let index = index(&resources);
+        let url = index["paths"]["api/v1"]["serverRelativeURL"].as_str().expect("a place");
+        assert!(url.starts_with("/openapi/v3/api/v1?hash="));
+    }
+}

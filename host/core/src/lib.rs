@@ -3,4 +3,6 @@
 #![forbid(unsafe_code)]
 
 pub mod grant;
+pub mod loan;
+pub mod retry;
 pub mod seams;

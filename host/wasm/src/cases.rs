@@ -1,0 +1,1 @@
+//! Golden cases through a component.

@@ -1,0 +1,589 @@
+//! Keeps the set true to the directory: reads, loads, tries, swaps, remembers.
+//!
+//! Each name is loaded in a task of its own, so that a component which keeps the compiler busy for a minute holds up nobody else.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet, spawn_blocking};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
+
+use super::set::OnDisk;
+use super::{Options, Shared};
+use crate::call::Health;
+use crate::compile::Compiler;
+use crate::component::{Loaded, Version};
+use crate::engine::Sandbox;
+use crate::error::LoadError;
+use crate::source::{self, Found};
+use crate::store::{Record, StateDir};
+use crate::{inspect, text};
+
+/// After a failure that may pass, the same bytes are tried again after this, then after twice as long, up to the longest.
+const FIRST_RETRY: Duration = Duration::from_secs(15);
+const LONGEST_RETRY: Duration = Duration::from_secs(600);
+
+/// A directory that never settles is read all the same after so many times the settling time.
+const UNREST: u32 = 10;
+
+/// Owns all that changes.
+pub(super) struct Supervisor {
+    options: Options,
+    shared: Arc<Shared>,
+    loader: Arc<Loader>,
+    record: Record,
+    loads: JoinSet<Result<Version, LoadError>>,
+    /// What is being loaded, by name.
+    loading: HashMap<String, Load>,
+    failed: HashMap<String, Failed>,
+    /// One per name, for ever: the count of faults must not start again with a new file.
+    health: HashMap<String, Arc<Health>>,
+}
+
+/// What loads share.
+struct Loader {
+    sandbox: Arc<Sandbox>,
+    compiler: Compiler,
+    state: Arc<StateDir>,
+    shared: Arc<Shared>,
+}
+
+/// What makes a version: content, not time.
+#[derive(Clone, PartialEq, Eq)]
+struct Identity {
+    digest: String,
+    grant: Option<String>,
+}
+
+struct Load {
+    identity: Identity,
+    purpose: Purpose,
+    task: AbortHandle,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To serve under its name.
+    Serve,
+    /// For orders that name its digest.
+    Keep,
+}
+
+struct Failed {
+    identity: Identity,
+    tries: u32,
+    again: Option<Instant>,
+}
+
+impl Supervisor {
+    pub(super) fn new(
+        options: Options,
+        shared: Arc<Shared>,
+        sandbox: Arc<Sandbox>,
+        compiler: Compiler,
+        state: Arc<StateDir>,
+        record: Record,
+    ) -> Self {
+        let loader = Arc::new(Loader {
+            sandbox,
+            compiler,
+            state,
+            shared: shared.clone(),
+        });
+        Self {
+            options,
+            shared,
+            loader,
+            record,
+            loads: JoinSet::new(),
+            loading: HashMap::new(),
+            failed: HashMap::new(),
+            health: HashMap::new(),
+        }
+    }
+
+    /// Runs until it is dropped. Says `ready` once everything that stood there at the start was loaded or has failed.
+    pub(super) async fn run(mut self, ready: oneshot::Sender<()>) {
+        let mut ready = Some(ready);
+        // What served last comes first: it was good, and mostly its code is there.
+        self.restore();
+        self.finish_loads().await;
+        let (changes, mut changed) = mpsc::channel(1);
+        let mut watcher = watch(&self.options.directory, changes.clone());
+        self.scan().await;
+        let mut rescan = tokio::time::interval(self.options.rescan);
+        rescan.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        rescan.reset();
+        let mut unrest: Option<(Instant, Instant)> = None;
+        loop {
+            if self.loads.is_empty() {
+                ready.take().map(|ready| ready.send(()));
+            }
+            let settled = unrest
+                .map(|(first, last)| (last + self.options.settle).min(first + self.options.settle * UNREST));
+            tokio::select! {
+                Some(done) = self.loads.join_next_with_id() => self.finish(done),
+                _ = changed.recv() => {
+                    let now = Instant::now();
+                    unrest = Some((unrest.map_or(now, |(first, _)| first), now));
+                }
+                () = sleep_until(settled.unwrap_or_else(Instant::now)), if settled.is_some() => {
+                    unrest = None;
+                    self.scan().await;
+                }
+                _ = rescan.tick() => {
+                    // The directory may be another one by now, and the watch on one that is gone is deaf.
+                    watcher = watcher.and_then(|_| watch(&self.options.directory, changes.clone()));
+                    if watcher.is_none() {
+                        watcher = watch(&self.options.directory, changes.clone());
+                    }
+                    self.scan().await;
+                }
+                () = self.shared.rescan.notified() => self.scan().await,
+                () = self.shared.retain.notified() => self.sweep().await,
+            }
+        }
+    }
+
+    /// Starts to load what served last, and what orders may name.
+    fn restore(&mut self) {
+        let serving: Vec<_> = self.record.serving.clone().into_iter().collect();
+        let mut served = BTreeSet::new();
+        for (name, last) in serving {
+            served.insert(last.digest.clone());
+            self.load_kept(
+                &name,
+                Identity {
+                    digest: last.digest,
+                    grant: last.grant,
+                },
+                Purpose::Serve,
+            );
+        }
+        let kept: Vec<_> = self.record.kept.clone().into_iter().collect();
+        for (digest, name) in kept {
+            if !served.contains(&digest) {
+                self.load_kept(&name, Identity { digest, grant: None }, Purpose::Keep);
+            }
+        }
+    }
+
+    fn load_kept(&mut self, name: &str, identity: Identity, purpose: Purpose) {
+        let (loader, largest) = (self.loader.clone(), self.options.largest);
+        let (owned, wanted, health) = (name.to_owned(), identity.clone(), self.health(name));
+        let task = self.loads.spawn(async move {
+            let bytes = loader.read_kept(&wanted.digest, largest).await?;
+            loader.load(&owned, bytes, wanted, health).await
+        });
+        self.note_load(name, identity, purpose, task);
+    }
+
+    fn note_load(&mut self, name: &str, identity: Identity, purpose: Purpose, task: AbortHandle) {
+        // Versions for orders share names, so they are told apart by digest.
+        let key = match purpose {
+            Purpose::Serve => name.to_owned(),
+            Purpose::Keep => format!("{name} {}", identity.digest),
+        };
+        if let Some(earlier) = self.loading.insert(
+            key,
+            Load {
+                identity,
+                purpose,
+                task,
+            },
+        ) {
+            earlier.task.abort();
+        }
+    }
+
+    async fn finish_loads(&mut self) {
+        while let Some(done) = self.loads.join_next_with_id().await {
+            self.finish(done);
+        }
+    }
+
+    fn finish(&mut self, done: Result<(Id, Result<Version, LoadError>), JoinError>) {
+        let (id, result) = match done {
+            Ok((id, result)) => (id, result),
+            Err(error) if error.is_cancelled() => return,
+            Err(error) => (
+                error.id(),
+                Err(LoadError::StateFailed(text::message(&error.to_string()))),
+            ),
+        };
+        let Some(key) = self
+            .loading
+            .iter()
+            .find(|(_, load)| load.task.id() == id)
+            .map(|(key, _)| key.clone())
+        else {
+            return;
+        };
+        let Some(Load {
+            identity, purpose, ..
+        }) = self.loading.remove(&key)
+        else {
+            return;
+        };
+        let name = key.split(' ').next().unwrap_or_default();
+        match (result, purpose) {
+            (Ok(version), Purpose::Serve) => self.serve(name, identity, version),
+            (Ok(version), Purpose::Keep) => {
+                self.shared.swap(|set| set.set_aside(name, Arc::new(version)));
+            }
+            (Err(error), Purpose::Serve) => self.refuse(name, identity, error),
+            (Err(error), Purpose::Keep) => {
+                tracing::error!(plugin = name, digest = identity.digest, %error,
+                    "a component that orders may name cannot be loaded; they wait for it");
+            }
+        }
+    }
+
+    fn serve(&mut self, name: &str, identity: Identity, version: Version) {
+        self.failed.remove(name);
+        tracing::info!(
+            plugin = name,
+            digest = identity.digest,
+            world = version.loaded.facts.world_and_version(),
+            "now serving"
+        );
+        let health = self.health(name);
+        self.shared
+            .swap(|set| set.serve(name, Arc::new(version), || health));
+        self.record.serves(name, &identity.digest, identity.grant);
+        self.write_record();
+    }
+
+    fn refuse(&mut self, name: &str, identity: Identity, error: LoadError) {
+        let tries = self
+            .failed
+            .get(name)
+            .filter(|f| f.identity == identity)
+            .map_or(0, |f| f.tries)
+            + 1;
+        let delay = FIRST_RETRY
+            .saturating_mul(1 << (tries - 1).min(16))
+            .min(LONGEST_RETRY);
+        let again = error.is_passing().then(|| Instant::now() + delay);
+        self.failed.insert(
+            name.to_owned(),
+            Failed {
+                identity,
+                tries,
+                again,
+            },
+        );
+        self.note_error(name, error);
+    }
+
+    /// Shows an error, once.
+    fn note_error(&mut self, name: &str, error: LoadError) {
+        let set = self.shared.set();
+        if set
+            .entry(name)
+            .is_some_and(|entry| entry.error.as_ref() == Some(&error))
+        {
+            return;
+        }
+        if error != LoadError::Loading {
+            let serving = set.serving(name).map(|version| version.loaded.digest.clone());
+            tracing::warn!(
+                plugin = name,
+                code = error.code(),
+                serving,
+                "{}",
+                error.reason(name).text()
+            );
+        }
+        let health = self.health(name);
+        self.shared
+            .swap(|set| set.entry_or(name, || health).error = Some(error));
+    }
+
+    fn health(&mut self, name: &str) -> Arc<Health> {
+        let generation = &self.shared.generation;
+        self.health
+            .entry(name.to_owned())
+            .or_insert_with(|| Health::new(generation.clone()))
+            .clone()
+    }
+
+    /// Reads the directory and starts to load what is new. A directory that cannot be read changes nothing.
+    async fn scan(&mut self) {
+        let directory = self.options.directory.clone();
+        let paths = match spawn_blocking(move || source::list(&directory)).await {
+            Ok(Ok(paths)) => paths,
+            Ok(Err(error)) => {
+                let directory = self.options.directory.display();
+                tracing::error!(%directory, %error, "the plugin directory cannot be read; all that serves goes on");
+                return;
+            }
+            Err(_) => return,
+        };
+        let mut there = BTreeSet::new();
+        for path in paths {
+            let largest = self.options.largest;
+            let Ok(found) = spawn_blocking(move || source::find(&path, largest)).await else {
+                continue;
+            };
+            if !there.insert(found.name.clone()) {
+                tracing::warn!(
+                    plugin = found.name,
+                    "two files of the plugin directory share this name"
+                );
+                continue;
+            }
+            self.consider(found);
+        }
+        let names: Vec<String> = self.shared.set().names().cloned().collect();
+        for name in names {
+            if !there.contains(&name) {
+                self.miss(&name);
+            }
+        }
+    }
+
+    /// One file: unchanged, or known to be bad, or to be loaded.
+    fn consider(&mut self, found: Found) {
+        let Found {
+            name,
+            component,
+            grant,
+        } = found;
+        let (bytes, grant) = match (component, grant) {
+            (Ok(bytes), Ok(grant)) => (bytes, grant),
+            (Ok(bytes), Err(error)) => {
+                self.see(&name, Some(&bytes));
+                return self.stop_and_note(&name, error);
+            }
+            (Err(error), _) => {
+                self.see(&name, None);
+                return self.stop_and_note(&name, error);
+            }
+        };
+        let identity = Identity {
+            digest: inspect::digest(&bytes),
+            grant,
+        };
+        self.see(&name, Some(&bytes));
+        let set = self.shared.set();
+        let serves = set
+            .serving(&name)
+            .is_some_and(|v| v.loaded.digest == identity.digest && v.grant_text == identity.grant);
+        if serves {
+            self.failed.remove(&name);
+            if let Some(load) = self.loading.remove(&name) {
+                load.task.abort();
+            }
+            if set.entry(&name).is_some_and(|entry| entry.error.is_some()) {
+                let health = self.health(&name);
+                self.shared
+                    .swap(|set| set.entry_or(&name, || health).error = None);
+            }
+            return;
+        }
+        if self
+            .loading
+            .get(&name)
+            .is_some_and(|load| load.identity == identity)
+        {
+            return;
+        }
+        let known_bad = self
+            .failed
+            .get(&name)
+            .filter(|failed| failed.identity == identity);
+        if known_bad.is_some_and(|failed| failed.again.is_none_or(|again| Instant::now() < again)) {
+            return;
+        }
+        let same_code = set.entry(&name).and_then(|entry| entry.serving.clone());
+        let same_code = same_code
+            .filter(|v| v.loaded.digest == identity.digest)
+            .map(|v| v.loaded.clone());
+        if set.serving(&name).is_none() && known_bad.is_none() {
+            self.note_error(&name, LoadError::Loading);
+        }
+        let (loader, owned, wanted) = (self.loader.clone(), name.clone(), identity.clone());
+        let health = self.health(&name);
+        let task = self.loads.spawn(async move {
+            match same_code {
+                Some(loaded) => loader.activate(&owned, loaded, wanted.grant, health).await,
+                None => loader.load(&owned, bytes, wanted, health).await,
+            }
+        });
+        self.note_load(&name, identity, Purpose::Serve, task);
+    }
+
+    /// Notes what stands in the directory.
+    fn see(&mut self, name: &str, bytes: Option<&[u8]>) {
+        let digest = bytes.map(inspect::digest);
+        let set = self.shared.set();
+        let seen = set.entry(name).and_then(|entry| entry.on_disk.as_ref());
+        if seen.is_some_and(|seen| seen.digest == digest) {
+            return;
+        }
+        let world = bytes
+            .and_then(|bytes| inspect::inspect_bytes(name, bytes).ok())
+            .and_then(|seen| seen.world);
+        let size = bytes.map(|bytes| bytes.len() as u64);
+        let health = self.health(name);
+        self.shared.swap(|set| {
+            set.entry_or(name, || health).on_disk = Some(OnDisk { digest, size, world });
+        });
+    }
+
+    fn stop_and_note(&mut self, name: &str, error: LoadError) {
+        if let Some(load) = self.loading.remove(name) {
+            load.task.abort();
+        }
+        self.note_error(name, error);
+    }
+
+    /// A file is gone. What is required goes on; a driver goes on for the orders that name it, and takes no new ones.
+    fn miss(&mut self, name: &str) {
+        self.failed.remove(name);
+        if let Some(load) = self.loading.remove(name) {
+            load.task.abort();
+        }
+        let set = self.shared.set();
+        if self.shared.is_required(name) && set.serving(name).is_some() {
+            if set.entry(name).is_some_and(|entry| entry.on_disk.is_some()) {
+                let health = self.health(name);
+                self.shared
+                    .swap(|set| set.entry_or(name, || health).on_disk = None);
+            }
+            return self.note_error(name, LoadError::FileMissing);
+        }
+        tracing::info!(
+            plugin = name,
+            "gone from the plugin directory, and no longer serving"
+        );
+        self.shared.swap(|set| set.withdraw(name));
+        if self.record.serving.remove(name).is_some() {
+            self.write_record();
+        }
+    }
+
+    /// Drops what no order names.
+    async fn sweep(&mut self) {
+        let retained = self
+            .shared
+            .retained
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let Some(mut digests) = retained else { return };
+        self.shared
+            .swap(|set| set.drop_earlier(|digest| digests.contains(digest)));
+        let kept = self.record.kept.clone();
+        digests.extend(self.loading.values().map(|load| load.identity.digest.clone()));
+        let mut left = self.record.retain(&digests);
+        if self.record.kept != kept {
+            self.write_record();
+        }
+        left.extend(digests);
+        let state = self.loader.state.clone();
+        match spawn_blocking(move || state.sweep(&left)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "cannot drop components that nobody names"),
+            Err(error) => tracing::warn!(%error, "cannot drop components that nobody names"),
+        }
+    }
+
+    fn write_record(&self) {
+        if let Err(error) = self.loader.state.write_record(&self.record) {
+            tracing::error!(%error, "cannot record what serves; after a restart, what is in the directory counts alone");
+        }
+    }
+}
+
+impl Loader {
+    async fn read_kept(&self, digest: &str, largest: u64) -> Result<Vec<u8>, LoadError> {
+        let (state, digest) = (self.state.clone(), digest.to_owned());
+        match spawn_blocking(move || state.read_kept(&digest, largest)).await {
+            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Err(error)) => Err(LoadError::StateFailed(text::message(&error.to_string()))),
+            Err(error) => Err(LoadError::StateFailed(text::message(&error.to_string()))),
+        }
+    }
+
+    /// Validates, keeps, compiles, links and tries. Only what came through all of it is returned.
+    async fn load(
+        &self,
+        name: &str,
+        bytes: Vec<u8>,
+        identity: Identity,
+        health: Arc<Health>,
+    ) -> Result<Version, LoadError> {
+        let size = bytes.len() as u64;
+        let (state, digest, owned) = (self.state.clone(), identity.digest.clone(), name.to_owned());
+        let judged = spawn_blocking(move || {
+            let facts = inspect::judge(&owned, &bytes)?;
+            let kept = state.keep(&digest, &bytes);
+            kept.map_err(|error| LoadError::StateFailed(text::message(&error.to_string())))?;
+            Ok(facts)
+        });
+        let facts = match judged.await {
+            Ok(judged) => judged?,
+            Err(error) => return Err(LoadError::StateFailed(text::message(&error.to_string()))),
+        };
+        let loaded = Loaded::load(facts, identity.digest, size, &self.compiler, &self.sandbox).await?;
+        self.activate(name, Arc::new(loaded), identity.grant, health)
+            .await
+    }
+
+    async fn activate(
+        &self,
+        name: &str,
+        loaded: Arc<Loaded>,
+        grant: Option<String>,
+        health: Arc<Health>,
+    ) -> Result<Version, LoadError> {
+        let version = Version::activate(name, loaded, grant, &self.sandbox, health).await?;
+        let required = &self.shared.required;
+        let wanted = if required.resolver == name {
+            version.loaded.resolver().is_some()
+        } else if required.policies.iter().any(|policy| policy == name) {
+            version.loaded.policy().is_some()
+        } else {
+            true
+        };
+        if wanted {
+            Ok(version)
+        } else {
+            Err(wrong_role(name, &version))
+        }
+    }
+}
+
+fn wrong_role(name: &str, version: &Version) -> LoadError {
+    let world = version.loaded.facts.world;
+    LoadError::UnknownWorld {
+        found: format!("is a {world}"),
+        has: format!("{name} in its configuration for something else"),
+    }
+}
+
+/// Watches the directory; where that cannot be, reading it again and again must do.
+fn watch(directory: &Path, changes: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
+    let told = move |event: notify::Result<notify::Event>| {
+        // Reading the directory makes events of its own; what is only looked at has not changed.
+        if event.is_ok_and(|event| !event.kind.is_access()) {
+            let _ = changes.try_send(());
+        }
+    };
+    let watching = notify::recommended_watcher(told).and_then(|mut watcher| {
+        watcher
+            .watch(directory, RecursiveMode::NonRecursive)
+            .map(|()| watcher)
+    });
+    watching
+        .inspect_err(
+            |error| tracing::warn!(%error, "cannot watch the plugin directory; reading it now and then"),
+        )
+        .ok()
+}

@@ -1,0 +1,15 @@
+//! Components in the sandbox: good ones, bad ones, hostile ones. All of them are written here, in text.
+
+#[path = "wasm/fixtures.rs"]
+mod fixtures;
+#[path = "wasm/shelf.rs"]
+mod shelf;
+
+#[path = "wasm/calls.rs"]
+mod calls;
+#[path = "wasm/compile.rs"]
+mod compile;
+#[path = "wasm/loading.rs"]
+mod loading;
+#[path = "wasm/swap.rs"]
+mod swap;

@@ -1,0 +1,57 @@
+# Everything that this project does on a developer's machine. Needs rustup and a C compiler; says what is missing.
+SHELL := /bin/bash -eu -o pipefail
+CARGO ?= cargo
+HOSTLER := target/debug/hostler
+COMPONENTS := target/components
+GUESTS := $(wildcard plugins/driver-* plugins/resolver-* policies/resolver-* policies/policy-*)
+FIXTURES := $(wildcard tests/guests/*)
+
+.PHONY: all lab lab-once test plugins fixtures binary bench fmt clippy tools clean
+
+all: plugins
+
+## lab: build everything, start the laboratory with examples/01-lab, and stay
+lab: plugins
+	$(HOSTLER) lab --apply examples/01-lab
+
+## lab-once: the same, ending when everything is Available
+lab-once: plugins
+	$(HOSTLER) lab --apply examples/01-lab --once
+
+## test: every test
+test: plugins fixtures
+	$(CARGO) test --workspace --all-targets
+	$(CARGO) test --workspace --doc
+
+## plugins: build our components into target/components
+plugins: binary
+	$(HOSTLER) plugin build $(GUESTS) --out $(COMPONENTS)
+
+## fixtures: build the components that only tests load
+fixtures: binary
+	$(HOSTLER) plugin build $(FIXTURES) --out target/fixtures
+
+binary: tools
+	$(CARGO) build -p hostler-cli
+
+## bench: figures for docs/performance.md
+bench: plugins
+	$(CARGO) run --release -p hostler-tests --bin bench
+
+fmt:
+	$(CARGO) fmt --all --check
+
+clippy: tools
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --target wasm32-unknown-unknown $(foreach guest,$(GUESTS) $(FIXTURES),-p $(notdir $(guest))) -- -D warnings
+
+# The toolchain in rust-toolchain.toml is installed by rustup on first use; the targets it names are too.
+tools:
+	@command -v $(CARGO) >/dev/null || { echo "missing: cargo. Install rustup: https://rustup.rs"; exit 1; }
+	@command -v cc >/dev/null || { echo "missing: a C compiler (cc). On Debian: apt-get install gcc"; exit 1; }
+	@if command -v rustup >/dev/null; then rustup target list --installed | grep -qx wasm32-unknown-unknown \
+	  || rustup target add wasm32-unknown-unknown; \
+	else echo "note: no rustup; the target wasm32-unknown-unknown must be installed already"; fi
+
+clean:
+	rm -rf target/components target/fixtures .lab

@@ -1,0 +1,104 @@
+//! Tenants' control planes as logical clusters of the embedded API server.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use hostler_apiserver::{Identity, Server};
+use hostler_controllers::control_plane::{ControlPlane, State, TenantApi, TenantPlace};
+use hostler_core::seams::Reason;
+use hostler_lab::Network;
+
+/// Makes a logical cluster for each tenant and leads its join address to it.
+pub(crate) struct Embedded {
+    server: Arc<Server>,
+    network: Network,
+    /// URL of the server's socket, like `https://127.0.0.1:6443`.
+    base: String,
+    /// Where tenants' kubeconfigs go.
+    tenants: PathBuf,
+}
+
+impl Embedded {
+    pub(crate) fn new(server: Arc<Server>, network: Network, base: String, tenants: PathBuf) -> Self {
+        Self { server, network, base, tenants }
+    }
+
+    fn kubeconfig_path(&self, place: &TenantPlace) -> PathBuf {
+        self.tenants.join(&place.project).join(format!("{}.kubeconfig", place.name))
+    }
+
+    async fn online(&self, place: &TenantPlace) -> anyhow::Result<TenantApi> {
+        let cluster = cluster_of(place);
+        if !self.server.clusters().contains(&cluster) {
+            self.server.create_cluster(&cluster).await?;
+        }
+        let kubeconfig = self.server.kubeconfig(&cluster, &self.base, &Identity::administrator()).await?;
+        let path = self.kubeconfig_path(place);
+        if tokio::fs::read_to_string(&path).await.ok().as_ref() != Some(&kubeconfig) {
+            write_private(&path, &kubeconfig)?;
+        }
+        Ok(TenantApi {
+            uid: place.uid.clone(),
+            client: self.server.client(&cluster, Identity::host())?,
+            join_server: format!("https://{}", address_of(place)),
+            ca_pem: self.server.ca_pem().to_owned(),
+            kubeconfig,
+        })
+    }
+}
+
+#[async_trait]
+impl ControlPlane for Embedded {
+    async fn ensure(&self, place: &TenantPlace) -> Result<State, Reason> {
+        let address = address_of(place);
+        let target = format!("{}/clusters/{}", self.base, cluster_of(place));
+        let target = target.parse().map_err(|error| Reason::new("EndpointInvalid", format!("{target}: {error}")))?;
+        self.network.bind(&address, &place.uid, target).map_err(|error| {
+            Reason::new("EndpointTaken", format!("controlPlane.endpoint: {error}"))
+        })?;
+        match self.online(place).await {
+            Ok(tenant) => Ok(State::Online(tenant)),
+            Err(error) => Err(Reason::new("ControlPlaneFailed", format!("{error:#}"))),
+        }
+    }
+
+    async fn remove(&self, place: &TenantPlace) -> Result<bool, Reason> {
+        let cluster = cluster_of(place);
+        self.network.unbind(&address_of(place), &place.uid);
+        if self.server.clusters().contains(&cluster) {
+            self.server
+                .delete_cluster(&cluster)
+                .await
+                .map_err(|error| Reason::new("ControlPlaneFailed", format!("{error:#}")))?;
+        }
+        // The next tenant of this name writes its own file; one that is gone already is no error.
+        drop(tokio::fs::remove_file(self.kubeconfig_path(place)).await);
+        Ok(true)
+    }
+}
+
+/// Name of the logical cluster: a tenant made again under its old name is another one.
+fn cluster_of(place: &TenantPlace) -> String {
+    let short: String = place.uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
+    format!("{}-{short}", place.virtual_cluster)
+}
+
+/// Address that machines join: as the tenant's values say, else a name of the lab's own.
+fn address_of(place: &TenantPlace) -> String {
+    place.endpoint.clone().unwrap_or_else(|| format!("{}.tenants.lab:443", cluster_of(place)))
+}
+
+/// Writes a file that only its owner reads, whole or not at all.
+pub(crate) fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let folder = path.parent().ok_or_else(|| anyhow::anyhow!("{} has no directory", path.display()))?;
+    std::fs::create_dir_all(folder)?;
+    let next = path.with_extension("new");
+    let mut file = std::fs::File::options().create(true).write(true).truncate(true).mode(0o600).open(&next)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&next, path)?;
+    Ok(())
+}

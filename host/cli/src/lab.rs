@@ -1,0 +1,193 @@
+//! `hostler lab`: an API server, a simulated data centre and the host itself, in one process.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use hostler_apiserver::{Identity, Server};
+use hostler_controllers::Settings;
+use hostler_lab::{Lab, Network};
+use kube::Client;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::LabOptions;
+use crate::control_plane::{Embedded, write_private};
+use crate::telemetry::say;
+use crate::{run, telemetry, wire};
+
+mod apply;
+mod copies;
+mod timeline;
+
+/// Longest wait for the parts to end after they were told to.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+pub(crate) async fn main(options: LabOptions) -> anyhow::Result<ExitCode> {
+    std::fs::create_dir_all(&options.data)
+        .with_context(|| format!("data directory {} cannot be made", options.data.display()))?;
+    telemetry::to_file(&options.data.join("hostler.log"))?;
+    let stop = run::stopped_by_signal()?;
+    let laboratory = Laboratory::start(&options, &stop).await?;
+    say("lab ready");
+    let code = laboratory.serve(&options, &stop).await;
+    laboratory.end(&stop).await;
+    code
+}
+
+/// A laboratory that runs.
+struct Laboratory {
+    client: Client,
+    server: Arc<Server>,
+    base: String,
+    kubeconfig: PathBuf,
+    data: PathBuf,
+    tasks: JoinSet<anyhow::Result<()>>,
+}
+
+impl Laboratory {
+    async fn start(options: &LabOptions, stop: &CancellationToken) -> anyhow::Result<Self> {
+        let data = std::path::absolute(&options.data)?;
+        let plugins = data.join("plugins");
+        for note in copies::refresh(&options.plugins, &plugins, &data.join("plugins.copied.json"))? {
+            say(&note);
+        }
+        let mut server_options =
+            hostler_apiserver::Options::new(hostler_apiserver::Store::File(data.join("store.redb")));
+        server_options.cluster = PLATFORM.to_owned();
+        let server = Arc::new(Server::open(server_options).await?);
+        let listener = listen(options.listen, &data.join("listen")).await?;
+        let base = format!("https://{}", listener.local_addr()?);
+        let kubeconfig = data.join("kubeconfig");
+        write_private(&kubeconfig, &server.kubeconfig(PLATFORM, &base, &Identity::administrator()).await?)?;
+
+        let mut tasks = JoinSet::new();
+        server.start(stop.clone());
+        tasks.spawn({
+            let (server, stop) = (server.clone(), stop.clone());
+            async move { Ok(server.serve(listener, stop).await?) }
+        });
+        let client = server.client(PLATFORM, Identity::host())?;
+        let mut definitions = hostler_api::all_crds();
+        definitions.extend(hostler_lab::crds::all());
+        wire::install(&client, definitions).await?;
+
+        let network = Network::new();
+        let mut lab_options = hostler_lab::Options::default();
+        if let Some(time) = options.imaging_time {
+            lab_options.times.provision = time;
+        }
+        let lab = Lab::start(client.clone(), network.clone(), lab_options, stop.clone());
+        tasks.spawn({
+            let stop = stop.clone();
+            async move {
+                stop.cancelled().await;
+                Ok(lab.stop().await?)
+            }
+        });
+        let catalog = wire::catalog(&plugins, &data.join("components"), &options.required).await?;
+        let control_planes = Arc::new(Embedded::new(server.clone(), network, base.clone(), data.join("tenants")));
+        let settings = Settings { installation: installation(&data)?, ..Settings::default() };
+        tasks.spawn(wire::controllers(client.clone(), catalog, control_planes, settings, stop.clone()));
+        if options.servers > 0 {
+            apply::rack(&client, options.servers).await?;
+        }
+        Ok(Self { client, server, base, kubeconfig, data, tasks })
+    }
+
+    /// Applies what was asked for and stays until it is told to stop.
+    async fn serve(&self, options: &LabOptions, stop: &CancellationToken) -> anyhow::Result<ExitCode> {
+        if !options.apply.is_empty() {
+            let tenants = |cluster: &str| self.server.client(cluster, Identity::administrator()).ok();
+            let watching = timeline::Timeline::start(self.client.clone());
+            let limit = options.once.then_some(options.timeout);
+            tokio::select! {
+                () = stop.cancelled() => return Ok(ExitCode::SUCCESS),
+                applied = apply::all(&self.client, &options.apply) => applied?,
+            }
+            let outcome = tokio::select! {
+                () = stop.cancelled() => return Ok(ExitCode::SUCCESS),
+                outcome = watching.follow(&tenants, &|| self.server.clusters(), limit) => outcome?,
+            };
+            if options.once {
+                return Ok(outcome);
+            }
+        } else if options.once {
+            return Ok(ExitCode::SUCCESS);
+        }
+        self.invite();
+        stop.cancelled().await;
+        say("\nstopping; start again with the same --data to go on");
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The next commands to try.
+    fn invite(&self) {
+        say(&format!("\nThe laboratory runs at {} until Ctrl-C. In another terminal:\n", self.base));
+        say(&format!("  export KUBECONFIG={}", self.kubeconfig.display()));
+        say("  kubectl get nodeclaims.management.loft.sh -A");
+        say("  kubectl get nodetypes.management.loft.sh");
+        say("  kubectl get bmh -A");
+        if let Some(tenant) = first_file(&self.data.join("tenants")) {
+            say(&format!("  kubectl --kubeconfig {} get nodes -o wide", tenant.display()));
+        }
+        say("  kubectl delete virtualclusterinstances.management.loft.sh one -n p-default");
+    }
+
+    async fn end(mut self, stop: &CancellationToken) {
+        stop.cancel();
+        let all = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(FAREWELL, all).await.is_err() {
+            tracing::warn!("some parts did not end in time; what they acknowledged is on disk");
+        }
+    }
+}
+
+/// Name of the platform's logical cluster.
+const PLATFORM: &str = "platform";
+
+/// Listens where asked, else where the last start did, else on a free port that is kept for the next start.
+async fn listen(asked: Option<SocketAddr>, kept: &Path) -> anyhow::Result<TcpListener> {
+    let known: Option<SocketAddr> = std::fs::read_to_string(kept).ok().and_then(|text| text.trim().parse().ok());
+    let address = match (asked, known) {
+        // Port 0 means the same port every time: boot data that was written names it.
+        (Some(asked), Some(known)) if asked.port() == 0 && asked.ip() == known.ip() => known,
+        (Some(asked), _) => asked,
+        (None, Some(known)) => known,
+        (None, None) => SocketAddr::from(([127, 0, 0, 1], 0)),
+    };
+    let listener = TcpListener::bind(address).await.with_context(|| {
+        format!(
+            "cannot listen on {address}; stop what uses the port, or choose another with --listen (the address of the last start is kept in {})",
+            kept.display()
+        )
+    })?;
+    write_private(kept, &listener.local_addr()?.to_string())?;
+    Ok(listener)
+}
+
+/// Name of this installation: made once, kept with the state.
+fn installation(data: &Path) -> anyhow::Result<String> {
+    let path = data.join("installation");
+    if let Ok(text) = std::fs::read_to_string(&path) {
+        return Ok(text.trim().to_owned());
+    }
+    let name = format!("lab-{:08x}", rand::random::<u32>());
+    write_private(&path, &name)?;
+    Ok(name)
+}
+
+/// The first tenant's kubeconfig there is.
+fn first_file(folder: &Path) -> Option<PathBuf> {
+    let mut projects: Vec<_> = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
+    projects.sort();
+    projects.into_iter().find_map(|project| {
+        let mut files: Vec<_> = std::fs::read_dir(project).ok()?.flatten().map(|entry| entry.path()).collect();
+        files.sort();
+        files.into_iter().find(|file| file.extension().is_some_and(|end| end == "kubeconfig"))
+    })
+}

@@ -1,0 +1,63 @@
+//! The seam behind which a tenant's Kubernetes API comes from: embedded today, somebody else's later.
+
+use async_trait::async_trait;
+use hostler_core::seams::Reason;
+use kube::Client;
+
+/// A tenant's place and wishes, as far as its control plane cares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantPlace {
+    /// uid of the VirtualClusterInstance; a tenant made again is another place.
+    pub uid: String,
+    /// Project.
+    pub project: String,
+    /// Namespace of the VirtualClusterInstance.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Namespace of the control plane in the platform's cluster.
+    pub host_namespace: String,
+    /// Name of the control plane.
+    pub virtual_cluster: String,
+    /// `controlPlane.endpoint` of the values, `host:port`: the address that machines join.
+    pub endpoint: Option<String>,
+}
+
+/// A tenant's API that answers.
+#[derive(Clone)]
+pub struct TenantApi {
+    /// uid of the tenant.
+    pub uid: String,
+    /// Client with the host's own rights.
+    pub client: Client,
+    /// URL that machines join, like `https://192.168.100.2:8443`.
+    pub join_server: String,
+    /// CA of that URL, in PEM.
+    pub ca_pem: String,
+    /// A kubeconfig for the tenant's administrator.
+    pub kubeconfig: String,
+}
+
+/// How far a control plane has come.
+pub enum State {
+    /// Not yet.
+    Pending(Reason),
+    /// It answers.
+    Online(TenantApi),
+}
+
+/// Makes, finds and removes tenants' control planes.
+#[async_trait]
+pub trait ControlPlane: Send + Sync {
+    /// Makes the control plane if it is not there, and says how far it is. Called again and again.
+    ///
+    /// # Errors
+    /// A reason that the tenant's owner can act on, like `EndpointTaken`.
+    async fn ensure(&self, place: &TenantPlace) -> Result<State, Reason>;
+
+    /// Removes the control plane of this uid and all that it holds; true once nothing is left. Called again and again.
+    ///
+    /// # Errors
+    /// Why it cannot be removed now.
+    async fn remove(&self, place: &TenantPlace) -> Result<bool, Reason>;
+}

@@ -1,0 +1,269 @@
+//! The one loop that places claims. Never concurrent with itself.
+//!
+//! observe: a live list of claims, node types, free machines → `core::schedule::assign` → act: one resourceVersion-checked
+//! status write per placed claim → report: a condition on each claim that waits.
+//!
+//! # Guarantees
+//! A claim names its machine before anything is written to the machine, and a machine that any claim names is not free.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use hostler_api as api;
+use hostler_api::claim::{MachineRef, Ref};
+use hostler_api::conditions::{self, Fact, phase};
+use hostler_api::{ResourceList, names};
+use hostler_core::schedule::{self, Binding, FreeMachine, Pending, TypeOffer};
+use hostler_core::seams::{Availability, Reason};
+use hostler_core::selector::TypeFacts;
+use kube::api::ListParams;
+use kube::{Api, Resource, ResourceExt};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::ctx::Ctx;
+use crate::error::Result;
+use crate::{judge, patch};
+
+/// Changes that come within this time are placed together, so that the oldest claim gets the first machine.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// Runs until `stop`.
+pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
+    let mut triggers = futures::stream::select_all([
+        ctx.stores.claims.subscribe().map(drop).boxed(),
+        ctx.stores.node_types.subscribe().map(drop).boxed(),
+        ctx.stores.projects.subscribe().map(drop).boxed(),
+        ctx.stores.providers.subscribe().map(drop).boxed(),
+        crate::generations(ctx.machines.generation()).boxed(),
+        crate::plugins_changed(ctx.plugins.clone(), stop.clone()).boxed(),
+    ]);
+    let mut failures: u32 = 0;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(ctx.settings.capacity_retry) => {}
+            trigger = triggers.next() => if trigger.is_none() { return },
+        }
+        tokio::time::sleep(SETTLE).await;
+        while futures::FutureExt::now_or_never(triggers.next()).flatten().is_some() {}
+        while let Err(error) = turn(&ctx).await {
+            failures = failures.saturating_add(1);
+            tracing::warn!(error = %error, "scheduling turn failed; trying again");
+            let wait = hostler_core::retry::delay(error.class(), failures, rand::random());
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(wait.unwrap_or(ctx.settings.capacity_retry)) => {}
+            }
+        }
+        failures = 0;
+    }
+}
+
+/// One pass over all claims that wait.
+async fn turn(ctx: &Arc<Ctx>) -> Result<()> {
+    if !ctx.stores.claims.state().iter().any(|claim| is_waiting(claim) || lacks_type(claim)) {
+        return Ok(());
+    }
+    let all: Api<api::NodeClaim> = Api::all(ctx.client.clone());
+    let claims = patch::within("listing claims".to_owned(), all.list(&ListParams::default())).await?.items;
+    for claim in claims.iter().filter(|claim| lacks_type(claim)) {
+        fill_type(ctx, claim).await?;
+    }
+    let waiting: Vec<&api::NodeClaim> = claims.iter().filter(|claim| is_waiting(claim)).collect();
+    if waiting.is_empty() {
+        return Ok(());
+    }
+    let offers = offers(ctx, &claims);
+    let free = free_machines(ctx, &claims);
+    let mut pending = Vec::new();
+    for claim in &waiting {
+        pending.push(pending_of(ctx, claim, &offers).await);
+    }
+    let by_uid: HashMap<String, &api::NodeClaim> =
+        waiting.iter().map(|claim| (claim.uid().unwrap_or_default(), *claim)).collect();
+    for (pending, place) in schedule::assign(pending, &offers, &free) {
+        let claim = by_uid[&pending.uid];
+        let written = match place {
+            Ok(binding) => bind(ctx, claim, &binding).await,
+            Err(reason) => wait(ctx, claim, &reason).await,
+        };
+        match written {
+            Err(error) if error.is_conflict() || error.is_not_found() => {
+                tracing::debug!(claim = claim.name_any(), "claim changed meanwhile; placed in the next turn");
+            }
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+/// Accepted for what it says now, ready to hold a machine, and without one.
+fn is_waiting(claim: &api::NodeClaim) -> bool {
+    let Some(status) = &claim.status else { return false };
+    let accepted = conditions::find(&status.conditions, "Accepted")
+        .is_some_and(|accepted| accepted.status == "True" && accepted.observed_generation == claim.meta().generation);
+    accepted
+        && status.machine.is_none()
+        && status.phase.as_deref() != Some(phase::FAILED)
+        && claim.meta().deletion_timestamp.is_none()
+        && claim.finalizers().iter().any(|one| one == names::CLAIM_FINALIZER)
+}
+
+/// Bound, but stopped before its type was shown.
+fn lacks_type(claim: &api::NodeClaim) -> bool {
+    claim.meta().deletion_timestamp.is_none()
+        && claim.spec.type_ref.is_none()
+        && claim.status.as_ref().is_some_and(|status| status.machine.is_some())
+}
+
+fn offers(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<TypeOffer> {
+    let providers: HashMap<String, String> = ctx
+        .stores
+        .providers
+        .state()
+        .iter()
+        .filter(|provider| provider.meta().deletion_timestamp.is_none())
+        .map(|provider| (provider.name_any(), provider.uid().unwrap_or_default()))
+        .collect();
+    let mut bound: HashMap<&str, u32> = HashMap::new();
+    for machine in claims.iter().filter_map(|claim| claim.status.as_ref()?.machine.as_ref()) {
+        *bound.entry(machine.type_ref.as_str()).or_default() += 1;
+    }
+    ctx.stores
+        .node_types
+        .state()
+        .iter()
+        .filter_map(|node_type| {
+            let provider_uid = providers.get(&node_type.spec.provider_ref)?;
+            if node_type.annotations().get(names::PROVIDER_UID) != Some(provider_uid) {
+                return None;
+            }
+            let facts = TypeFacts::from(node_type.as_ref());
+            let description = ctx.machines.of(provider_uid)?.description.clone()?;
+            let offer = description.node_types.iter().find(|offer| offer.name == facts.short_name)?;
+            Some(TypeOffer {
+                provider: node_type.spec.provider_ref.clone(),
+                capacity: offer.capacity,
+                resources: node_type.spec.resources.clone(),
+                cost: schedule::cost(node_type.spec.cost, &node_type.spec.resources),
+                claimed: bound.get(facts.full_name.as_str()).copied().unwrap_or(0),
+                facts,
+            })
+        })
+        .collect()
+}
+
+/// Machines that are free, that nothing of ours holds and that no claim names.
+fn free_machines(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<FreeMachine> {
+    let named: BTreeSet<&str> = claims
+        .iter()
+        .filter_map(|claim| claim.status.as_ref()?.machine.as_ref()?.uid.as_deref())
+        .collect();
+    let mut free = Vec::new();
+    for provider in ctx.stores.providers.state() {
+        let Some(holdings) = ctx.machines.of(&provider.uid().unwrap_or_default()) else { continue };
+        for (object, entry) in &holdings.machines {
+            let Ok(Some(machine)) = &entry.machine else { continue };
+            let uid = entry.object.uid().unwrap_or_default();
+            if machine.availability != Availability::Free || entry.held_by.is_some() || named.contains(uid.as_str()) {
+                continue;
+            }
+            let resources: ResourceList =
+                serde_json::from_value(machine.json["resources"].clone()).unwrap_or_default();
+            free.push(FreeMachine {
+                object: object.clone(),
+                uid,
+                types: machine
+                    .node_types
+                    .iter()
+                    .map(|short| names::node_type(&provider.name_any(), short))
+                    .collect(),
+                resources,
+            });
+        }
+    }
+    free
+}
+
+async fn pending_of(ctx: &Arc<Ctx>, claim: &api::NodeClaim, offers: &[TypeOffer]) -> Pending {
+    let mut denied = BTreeMap::new();
+    for offer in offers.iter().filter(|offer| offer.provider == claim.spec.provider_ref) {
+        if let Err(reason) = judge::type_choice(ctx, claim, &offer.provider, &offer.facts).await {
+            denied.insert(offer.facts.full_name.clone(), reason);
+        }
+    }
+    Pending {
+        key: format!("{}/{}", claim.namespace().unwrap_or_default(), claim.name_any()),
+        uid: claim.uid().unwrap_or_default(),
+        provider: claim.spec.provider_ref.clone(),
+        type_ref: claim.spec.type_ref.clone().filter(|name| !name.is_empty()),
+        requirements: claim.spec.requirements.clone(),
+        desired: claim.spec.desired_capacity.clone(),
+        created: claim.creation_timestamp().map_or(0, |time| time.0.as_second()),
+        denied,
+    }
+}
+
+async fn bind(ctx: &Ctx, claim: &api::NodeClaim, binding: &Binding) -> Result<()> {
+    let mut next = claim.clone();
+    let status = next.status.get_or_insert_default();
+    let on = binding.machine.as_ref().map_or(String::new(), |(object, _)| format!(" on {}", object.name));
+    let message = format!("placed as {}{on}", binding.type_name);
+    let fact = Fact::yes("Scheduled", "Bound", &message);
+    conditions::set(&mut status.conditions, &fact, claim.meta().generation, ctx.clock.now());
+    status.machine = Some(MachineRef {
+        type_ref: binding.type_name.clone(),
+        object: binding.machine.as_ref().map(|(object, _)| Ref {
+            api_version: object.api_version.clone(),
+            kind: object.kind.clone(),
+            namespace: object.namespace.clone(),
+            name: object.name.clone(),
+        }),
+        uid: binding.machine.as_ref().map(|(_, uid)| uid.clone()),
+    });
+    status.phase = Some(phase::PENDING.to_owned());
+    status.reason = Some("Bound".to_owned());
+    status.message = Some(message.clone());
+    let written = patch::replace_status(&claims(ctx, claim), &next).await?;
+    ctx.events.normal(claim, "Bound", "Scheduling", &message).await;
+    fill_type(ctx, &written).await
+}
+
+/// Shows the type that the scheduler chose; decided from the status alone, so that it can be done again.
+async fn fill_type(ctx: &Ctx, claim: &api::NodeClaim) -> Result<()> {
+    let Some(machine) = claim.status.as_ref().and_then(|status| status.machine.as_ref()) else { return Ok(()) };
+    if claim.spec.type_ref.is_some() {
+        return Ok(());
+    }
+    let change = json!({ "spec": { "typeRef": machine.type_ref } });
+    let version = claim.resource_version().unwrap_or_default();
+    match patch::update(&claims(ctx, claim), &claim.name_any(), &version, change).await {
+        Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+async fn wait(ctx: &Ctx, claim: &api::NodeClaim, reason: &Reason) -> Result<()> {
+    let mut next = claim.clone();
+    let status = next.status.get_or_insert_default();
+    let before = status.clone();
+    let text = reason.text();
+    let fact = Fact::not_yet("Scheduled", &reason.code, &text);
+    conditions::set(&mut status.conditions, &fact, claim.meta().generation, ctx.clock.now());
+    status.phase = Some(phase::PENDING.to_owned());
+    status.reason = Some(reason.code.clone());
+    status.message = Some(text.clone());
+    if *status == before {
+        return Ok(());
+    }
+    patch::replace_status(&claims(ctx, claim), &next).await?;
+    ctx.events.warning(claim, &reason.code, "Scheduling", &text).await;
+    Ok(())
+}
+
+fn claims(ctx: &Ctx, claim: &api::NodeClaim) -> Api<api::NodeClaim> {
+    Api::namespaced(ctx.client.clone(), &claim.namespace().unwrap_or_default())
+}

@@ -1,0 +1,200 @@
+//! One watch of one kind: a cache that loops read, and a stream of what changed that drives them.
+
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
+use kube::runtime::reflector::{self, ObjectRef, Store};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+/// Names of changed objects held for a reader that is behind; a reader that is further behind gets all names again.
+const BACKLOG: usize = 4096;
+
+/// A cache of all objects that one watch sees.
+///
+/// # Guarantees
+/// A name is sent after the cache shows the change, also for a deletion, and for one that a broken watch missed.
+pub struct Watched<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    store: Store<K>,
+    changes: broadcast::Sender<ObjectRef<K>>,
+}
+
+impl<K> Clone for Watched<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    fn clone(&self) -> Self {
+        Self { store: self.store.clone(), changes: self.changes.clone() }
+    }
+}
+
+impl<K> Watched<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone + Debug + Default + Send + Sync + Unpin,
+{
+    /// Starts the watch; it ends with `stop`.
+    pub fn start(api: Api<K>, config: watcher::Config, kind: K::DynamicType, stop: CancellationToken) -> Self {
+        let writer = reflector::store::Writer::new(kind.clone());
+        let watched = Self { store: writer.as_reader(), changes: broadcast::Sender::new(BACKLOG) };
+        tokio::spawn(keep(writer, api, config, kind, watched.clone(), stop));
+        watched
+    }
+}
+
+impl<K> Watched<K>
+where
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone + Send + Sync,
+{
+    /// Returns once the objects were listed.
+    pub async fn ready(&self) {
+        // An error means that the watch was stopped: then there is nothing to wait for.
+        if self.store.wait_until_ready().await.is_err() {
+            tracing::debug!("a watch ended before its first list");
+        }
+    }
+
+    /// The cache.
+    #[must_use]
+    pub fn store(&self) -> Store<K> {
+        self.store.clone()
+    }
+
+    /// The objects, in no order.
+    #[must_use]
+    pub fn state(&self) -> Vec<Arc<K>> {
+        self.store.state()
+    }
+
+    /// Names of changed objects, after the names of all there are now.
+    pub fn subscribe(&self) -> BoxStream<'static, ObjectRef<K>>
+    where
+        K::DynamicType: Default,
+    {
+        let receiver = self.changes.subscribe();
+        let store = self.store.clone();
+        let first = stream::iter(names(&store)).boxed();
+        first.chain(following(receiver, store)).boxed()
+    }
+}
+
+impl<K> Watched<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Send + Sync + 'static,
+{
+    /// One object by name.
+    #[must_use]
+    pub fn get(&self, namespace: Option<&str>, name: &str) -> Option<Arc<K>> {
+        let mut key = ObjectRef::new(name);
+        if let Some(namespace) = namespace {
+            key = key.within(namespace);
+        }
+        self.store.get(&key)
+    }
+}
+
+async fn keep<K>(
+    writer: reflector::store::Writer<K>,
+    api: Api<K>,
+    config: watcher::Config,
+    kind: K::DynamicType,
+    watched: Watched<K>,
+    stop: CancellationToken,
+) where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone + Debug + Default + Send + Sync + Unpin,
+{
+    let events = watcher(api, config).default_backoff().reflect(writer);
+    let mut events = std::pin::pin!(events);
+    let mut known: HashSet<ObjectRef<K>> = HashSet::new();
+    loop {
+        let event = tokio::select! {
+            () = stop.cancelled() => return,
+            event = events.next() => event,
+        };
+        match event {
+            Some(Ok(watcher::Event::Apply(object))) => {
+                let name = name_of(&object, &kind);
+                known.insert(name.clone());
+                tell(&watched, name);
+            }
+            Some(Ok(watcher::Event::Delete(object))) => {
+                let name = name_of(&object, &kind);
+                known.remove(&name);
+                tell(&watched, name);
+            }
+            Some(Ok(watcher::Event::InitDone)) => {
+                let now: HashSet<_> = names(&watched.store).into_iter().collect();
+                for name in known.union(&now).cloned().collect::<Vec<_>>() {
+                    tell(&watched, name);
+                }
+                known = now;
+            }
+            Some(Ok(watcher::Event::Init | watcher::Event::InitApply(_))) => {}
+            Some(Err(error)) => {
+                tracing::debug!(kind = %K::kind(&kind), error = %error, "watch broke; trying again");
+            }
+            None => return,
+        }
+    }
+}
+
+fn tell<K>(watched: &Watched<K>, name: ObjectRef<K>)
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    // No reader is no error: the cache itself is the state.
+    drop(watched.changes.send(name));
+}
+
+fn name_of<K>(object: &K, kind: &K::DynamicType) -> ObjectRef<K>
+where
+    K: Resource,
+    K::DynamicType: Clone + Eq + Hash,
+{
+    let mut name = ObjectRef::new_with(&object.name_any(), kind.clone());
+    if let Some(namespace) = object.namespace() {
+        name = name.within(&namespace);
+    }
+    name
+}
+
+fn names<K>(store: &Store<K>) -> Vec<ObjectRef<K>>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone + Default,
+{
+    store.state().iter().map(|object| name_of(object.as_ref(), &K::DynamicType::default())).collect()
+}
+
+fn following<K>(
+    receiver: broadcast::Receiver<ObjectRef<K>>,
+    store: Store<K>,
+) -> impl Stream<Item = ObjectRef<K>> + Send + 'static
+where
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone + Default + Send + Sync,
+{
+    stream::unfold((receiver, store), |(mut receiver, store)| async move {
+        match receiver.recv().await {
+            Ok(name) => Some((vec![name], (receiver, store))),
+            Err(broadcast::error::RecvError::Lagged(_)) => Some((names(&store), (receiver, store))),
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
+    })
+    .flat_map(stream::iter)
+}

@@ -160,6 +160,11 @@ impl Facts {
     pub(crate) fn world_and_version(&self) -> String {
         format!("{}@{}", self.world, self.version)
     }
+
+    /// Name of the export that makes it so.
+    pub(crate) fn interface(&self) -> String {
+        format!("{PACKAGE}/{}@{}", self.world.interface(), self.version)
+    }
 }
 
 /// The outside of a valid component.

@@ -5,6 +5,10 @@ mod fixtures;
 #[path = "wasm/shelf.rs"]
 mod shelf;
 
+#[path = "wasm/build.rs"]
+mod build;
+#[path = "wasm/by_name.rs"]
+mod by_name;
 #[path = "wasm/calls.rs"]
 mod calls;
 #[path = "wasm/compile.rs"]

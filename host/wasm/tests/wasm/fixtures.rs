@@ -33,6 +33,14 @@ pub(crate) fn component_with(world: &str, packages: &[&str], module: &str) -> Ve
         .unwrap()
 }
 
+/// What `wit-bindgen` leaves in a module: the description of its world.
+pub(crate) fn description_of(world: &str) -> Vec<u8> {
+    let mut resolve = Resolve::default();
+    let (package, _) = resolve.push_dir(wit()).unwrap();
+    let world = resolve.select_world(&[package], Some(world)).unwrap();
+    wit_component::metadata::encode(&resolve, world, StringEncoding::UTF8, None).unwrap()
+}
+
 /// A policy, in parts. What is left alone accepts `claim` and allows everything.
 pub(crate) struct Policy<'a> {
     /// Body of `accepts`; leaves a pointer.

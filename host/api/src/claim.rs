@@ -213,6 +213,10 @@ pub struct ProfileChoice {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FrozenOrder {
+    /// The claim's spec as it was.
+    #[serde(default)]
+    #[schemars(schema_with = "open_object")]
+    pub claim: Value,
     /// Driver component, like `driver-metal3`.
     pub component: String,
     /// `sha256:<hex>` of it.

@@ -2,7 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod boot;
 pub mod grant;
 pub mod loan;
 pub mod retry;
+pub mod scope;
 pub mod seams;
+pub mod view;

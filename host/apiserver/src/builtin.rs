@@ -46,7 +46,11 @@ pub(crate) fn object_meta() -> Arc<Schema> {
 
 /// Group under which objects of a resource are stored: its own, but for the two shapes of events, which share one.
 pub(crate) fn storage_group(resource: &Resource) -> &str {
-    if resource.group == EVENTS && !resource.custom { "" } else { &resource.group }
+    if resource.group == EVENTS && !resource.custom {
+        ""
+    } else {
+        &resource.group
+    }
 }
 
 /// The object as it is stored, from the shape of a resource.
@@ -138,7 +142,10 @@ const REGARDING: &[&str] = &[
     ".type",
 ];
 
-const RBAC: Kind = Kind { group: "rbac.authorization.k8s.io", ..PLAIN };
+const RBAC: Kind = Kind {
+    group: "rbac.authorization.k8s.io",
+    ..PLAIN
+};
 
 const KINDS: [Kind; 15] = [
     Kind {
@@ -259,7 +266,12 @@ const KINDS: [Kind; 15] = [
         component: "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition",
         ..PLAIN
     },
-    Kind { kind: "Role", plural: "roles", component: "io.k8s.api.rbac.v1.Role", ..RBAC },
+    Kind {
+        kind: "Role",
+        plural: "roles",
+        component: "io.k8s.api.rbac.v1.Role",
+        ..RBAC
+    },
     Kind {
         kind: "RoleBinding",
         plural: "rolebindings",

@@ -7,7 +7,8 @@ mod prune;
 mod structural;
 mod value;
 
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 
@@ -29,57 +30,133 @@ pub(crate) fn check_structural(crd: &Value) -> Result<(), Vec<Cause>> {
 /// What an update of a definition may not change.
 pub(crate) fn check_update(new: &Value, old: &Value) -> Vec<Cause> {
     let mut found = Vec::new();
-    let places = [["spec", "group", ""], ["spec", "names", "plural"], ["spec", "names", "kind"], ["spec", "scope", ""]];
+    let places = [
+        ["spec", "group", ""],
+        ["spec", "names", "plural"],
+        ["spec", "names", "kind"],
+        ["spec", "scope", ""],
+    ];
     for place in places {
-        let at = |crd: &Value| place.iter().filter(|part| !part.is_empty()).fold(crd.clone(), |at, part| at[*part].clone());
+        let at = |crd: &Value| {
+            place
+                .iter()
+                .filter(|part| !part.is_empty())
+                .fold(crd.clone(), |at, part| at[*part].clone())
+        };
         if at(new) != at(old) {
             let path = place.join(".");
-            found.push(fault::invalid(path.trim_end_matches('.'), &at(new), "field is immutable"));
+            found.push(fault::invalid(
+                path.trim_end_matches('.'),
+                &at(new),
+                "field is immutable",
+            ));
         }
     }
     let kept = new["spec"]["versions"].as_array().into_iter().flatten();
     let kept: Vec<_> = kept.filter_map(|version| version["name"].as_str()).collect();
-    let stored = old["status"]["storedVersions"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let stored = old["status"]["storedVersions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str);
     for (index, version) in stored.enumerate().filter(|(_, version)| !kept.contains(version)) {
         let detail = format!(
             "missing from spec.versions; {version} was previously a storage version, and must remain in spec.versions \
              until a storage migration ensures no data remains persisted in {version} and removes {version} from \
              status.storedVersions"
         );
-        found.push(fault::invalid(format!("status.storedVersions[{index}]"), &Value::from(version), &detail));
+        found.push(fault::invalid(
+            format!("status.storedVersions[{index}]"),
+            &Value::from(version),
+            &detail,
+        ));
     }
     found
 }
 
 /// Fills in what a definition may leave out.
 pub(crate) fn default_definition(crd: &mut Value) {
-    let Some(spec) = crd.get_mut("spec").and_then(Value::as_object_mut) else { return };
-    spec.entry("conversion").or_insert_with(|| json!({"strategy": "None"}));
+    let Some(spec) = crd.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
+    spec.entry("conversion")
+        .or_insert_with(|| json!({"strategy": "None"}));
     spec.entry("scope").or_insert_with(|| json!("Namespaced"));
-    let Some(names) = spec.get_mut("names").and_then(Value::as_object_mut) else { return };
-    let Some(kind) = names.get("kind").and_then(Value::as_str).map(str::to_owned) else { return };
-    if names.get("singular").and_then(Value::as_str).unwrap_or_default().is_empty() {
+    let Some(names) = spec.get_mut("names").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let Some(kind) = names.get("kind").and_then(Value::as_str).map(str::to_owned) else {
+        return;
+    };
+    if names
+        .get("singular")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .is_empty()
+    {
         names.insert("singular".into(), Value::from(kind.to_lowercase()));
     }
-    if names.get("listKind").and_then(Value::as_str).unwrap_or_default().is_empty() {
+    if names
+        .get("listKind")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .is_empty()
+    {
         names.insert("listKind".into(), Value::from(format!("{kind}List")));
     }
 }
+
+/// What definitions made, by name and spec: clusters share them, and most changes of a definition are of its status.
+static MADE: Mutex<VecDeque<(String, Vec<Resource>)>> = Mutex::new(VecDeque::new());
+
+/// More are not kept.
+const KEPT: usize = 64;
 
 /// The resources that a definition makes: one for each served version.
 pub(crate) fn resources_of(crd: &Value) -> Result<Vec<Resource>, Vec<Cause>> {
     let mut crd = crd.clone();
     default_definition(&mut crd);
+    let key = format!("{}{}", crd["metadata"]["name"], crd["spec"]);
+    let find = || {
+        // What is in there is whole, so a poisoned lock guards nothing broken.
+        let made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+        made.iter()
+            .find(|(found, _)| *found == key)
+            .map(|(_, resources)| resources.clone())
+    };
+    if let Some(found) = find() {
+        return Ok(found);
+    }
     check_structural(&crd)?;
+    let resources = make(&crd);
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if made.len() >= KEPT {
+        made.pop_front();
+    }
+    made.push_back((key, resources.clone()));
+    Ok(resources)
+}
+
+fn make(crd: &Value) -> Vec<Resource> {
     let spec = &crd["spec"];
     let names = &spec["names"];
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let words = |value: &Value| value.as_array().into_iter().flatten().map(text).collect::<Vec<_>>();
+    let words = |value: &Value| {
+        value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(text)
+            .collect::<Vec<_>>()
+    };
     let versions = spec["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let storage_version = versions.iter().find(|version| version["storage"] == true).map(|version| text(&version["name"]));
+    let storage_version = versions
+        .iter()
+        .find(|version| version["storage"] == true)
+        .map(|version| text(&version["name"]));
     let storage_version = storage_version.unwrap_or_default();
     let served = versions.iter().filter(|version| version["served"] == true);
-    Ok(served
+    served
         .map(|version| Resource {
             group: text(&spec["group"]),
             version: text(&version["name"]),
@@ -103,7 +180,7 @@ pub(crate) fn resources_of(crd: &Value) -> Result<Vec<Resource>, Vec<Cause>> {
             schema: Arc::new(whole(&version["schema"]["openAPIV3Schema"])),
             custom: true,
         })
-        .collect())
+        .collect()
 }
 
 fn columns(written: &Value) -> Vec<Column> {
@@ -111,7 +188,9 @@ fn columns(written: &Value) -> Vec<Column> {
     let column = |column: &Value| {
         let path = text(&column["jsonPath"]);
         let description = match text(&column["description"]) {
-            empty if empty.is_empty() => format!("Custom resource definition column (in JSONPath format): {path}"),
+            empty if empty.is_empty() => {
+                format!("Custom resource definition column (in JSONPath format): {path}")
+            }
             said => said,
         };
         Column {
@@ -119,7 +198,10 @@ fn columns(written: &Value) -> Vec<Column> {
             kind: text(&column["type"]),
             format: text(&column["format"]),
             description,
-            priority: column["priority"].as_i64().and_then(|priority| i32::try_from(priority).ok()).unwrap_or_default(),
+            priority: column["priority"]
+                .as_i64()
+                .and_then(|priority| i32::try_from(priority).ok())
+                .unwrap_or_default(),
             source: Source::Path(path),
         }
     };
@@ -139,8 +221,20 @@ fn columns(written: &Value) -> Vec<Column> {
 /// The schema of a whole object: what the definition says, and what every object has.
 fn whole(written: &Value) -> Schema {
     let mut schema = Schema::parse(written);
-    let described = |text: &str| Arc::new(Schema { kind: Type::String, description: Some(text.into()), ..Schema::default() });
-    let field = |name: &str, text: &str| schema.properties.get(name).cloned().unwrap_or_else(|| described(text));
+    let described = |text: &str| {
+        Arc::new(Schema {
+            kind: Type::String,
+            description: Some(text.into()),
+            ..Schema::default()
+        })
+    };
+    let field = |name: &str, text: &str| {
+        schema
+            .properties
+            .get(name)
+            .cloned()
+            .unwrap_or_else(|| described(text))
+    };
     let version = field("apiVersion", crate::builtin::API_VERSION);
     let kind = field("kind", crate::builtin::KIND);
     let mut meta = crate::builtin::object_meta().as_ref().clone();

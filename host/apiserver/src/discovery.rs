@@ -5,7 +5,16 @@ use serde_json::{Value, json};
 use crate::builtin;
 use crate::resource::Resource;
 
-const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const VERBS: [&str; 8] = [
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
 
 /// `/api`: the versions of the core group. `address` is where the server listens, like `127.0.0.1:6443`.
 pub(crate) fn api_versions(address: &str) -> Value {
@@ -68,7 +77,10 @@ fn group_body(resources: &[Resource], name: &str) -> Option<Value> {
 
 /// `/apis`: all named groups.
 pub(crate) fn api_groups(resources: &[Resource]) -> Value {
-    let bodies: Vec<_> = groups(resources).into_iter().filter_map(|name| group_body(resources, name)).collect();
+    let bodies: Vec<_> = groups(resources)
+        .into_iter()
+        .filter_map(|name| group_body(resources, name))
+        .collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": bodies})
 }
 
@@ -117,13 +129,21 @@ pub(crate) fn resource_list(resources: &[Resource], group: &str, version: &str) 
     if list.is_empty() {
         return None;
     }
-    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-    Some(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}))
+    let group_version = if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    };
+    Some(
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list}),
+    )
 }
 
 fn sorted<'r>(resources: &'r [Resource], group: &str, version: &str) -> Vec<&'r Resource> {
-    let mut own: Vec<_> =
-        resources.iter().filter(|resource| resource.group == group && resource.version == version).collect();
+    let mut own: Vec<_> = resources
+        .iter()
+        .filter(|resource| resource.group == group && resource.version == version)
+        .collect();
     own.sort_unstable_by(|a, b| a.plural.cmp(&b.plural));
     own
 }
@@ -131,17 +151,27 @@ fn sorted<'r>(resources: &'r [Resource], group: &str, version: &str) -> Vec<&'r 
 /// Namespaces go one by one: they must not be deleted as a collection.
 fn verbs(resource: &Resource) -> Vec<&'static str> {
     let alone = resource.kind == "Namespace" && !resource.custom;
-    VERBS.into_iter().filter(|verb| !(alone && *verb == "deletecollection")).collect()
+    VERBS
+        .into_iter()
+        .filter(|verb| !(alone && *verb == "deletecollection"))
+        .collect()
 }
 
 fn subresource_verbs(name: &str) -> &'static [&'static str] {
-    if name == "eviction" { &["create"] } else { &["get", "patch", "update"] }
+    if name == "eviction" {
+        &["create"]
+    } else {
+        &["get", "patch", "update"]
+    }
 }
 
 /// `/api` (`core`) or `/apis` in one answer (`apidiscovery.k8s.io/v2`).
 pub(crate) fn aggregated(resources: &[Resource], core: bool) -> Value {
     let names = if core { vec![""] } else { groups(resources) };
-    let items: Vec<_> = names.into_iter().map(|name| aggregated_group(resources, name)).collect();
+    let items: Vec<_> = names
+        .into_iter()
+        .map(|name| aggregated_group(resources, name))
+        .collect();
     json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items})
 }
 
@@ -149,11 +179,18 @@ fn aggregated_group(resources: &[Resource], group: &str) -> Value {
     let versions: Vec<_> = versions(resources, group)
         .into_iter()
         .map(|version| {
-            let own: Vec<_> = sorted(resources, group, version).into_iter().map(aggregated_resource).collect();
+            let own: Vec<_> = sorted(resources, group, version)
+                .into_iter()
+                .map(aggregated_resource)
+                .collect();
             json!({"version": version, "resources": own, "freshness": "Current"})
         })
         .collect();
-    let metadata = if group.is_empty() { json!({"creationTimestamp": null}) } else { json!({"name": group}) };
+    let metadata = if group.is_empty() {
+        json!({"creationTimestamp": null})
+    } else {
+        json!({"name": group})
+    };
     json!({"metadata": metadata, "versions": versions})
 }
 
@@ -194,21 +231,43 @@ mod tests {
 
     #[test]
     fn versions_are_ordered_as_kubernetes_orders_them() {
-        let mut names = ["foo1", "v1alpha1", "v1", "v2beta1", "v10", "v2", "v1beta2", "v11beta2"];
+        let mut names = [
+            "foo1", "v1alpha1", "v1", "v2beta1", "v10", "v2", "v1beta2", "v11beta2",
+        ];
         names.sort_unstable_by_key(|name| rank(name));
-        assert_eq!(names, ["v10", "v2", "v1", "v11beta2", "v2beta1", "v1beta2", "v1alpha1", "foo1"]);
+        assert_eq!(
+            names,
+            [
+                "v10", "v2", "v1", "v11beta2", "v2beta1", "v1beta2", "v1alpha1", "foo1"
+            ]
+        );
     }
 
     #[test]
     fn subresources_are_listed() {
         let resources = builtin::resources();
         let core = resource_list(&resources, "", "v1").expect("the core");
-        let names: Vec<_> = core["resources"].as_array().expect("a list").iter().filter_map(|one| one["name"].as_str()).collect();
-        for name in ["nodes", "nodes/status", "pods/eviction", "pods/status", "namespaces/status", "secrets"] {
+        let names: Vec<_> = core["resources"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|one| one["name"].as_str())
+            .collect();
+        for name in [
+            "nodes",
+            "nodes/status",
+            "pods/eviction",
+            "pods/status",
+            "namespaces/status",
+            "secrets",
+        ] {
             assert!(names.contains(&name), "{name}");
         }
         let certificates = resource_list(&resources, "certificates.k8s.io", "v1").expect("certificates");
-        assert_eq!(certificates["resources"][1]["name"], "certificatesigningrequests/approval");
+        assert_eq!(
+            certificates["resources"][1]["name"],
+            "certificatesigningrequests/approval"
+        );
         assert_eq!(resource_list(&resources, "nobody.example.com", "v1"), None);
     }
 
@@ -220,12 +279,27 @@ mod tests {
             let name = item["metadata"]["name"].as_str().expect("a name");
             let list = resource_list(&resources, name, "v1").expect("served");
             let plain = list["resources"].as_array().expect("a list").iter();
-            let plain = plain.filter(|one| !one["name"].as_str().is_some_and(|name| name.contains('/'))).count();
-            assert_eq!(item["versions"][0]["resources"].as_array().map(Vec::len), Some(plain), "{name}");
+            let plain = plain
+                .filter(|one| !one["name"].as_str().is_some_and(|name| name.contains('/')))
+                .count();
+            assert_eq!(
+                item["versions"][0]["resources"].as_array().map(Vec::len),
+                Some(plain),
+                "{name}"
+            );
         }
-        assert_eq!(aggregated(&resources, true)["items"][0]["versions"][0]["version"], "v1");
+        assert_eq!(
+            aggregated(&resources, true)["items"][0]["versions"][0]["version"],
+            "v1"
+        );
         let listed = api_groups(&resources);
-        assert_eq!(listed["groups"].as_array().map(Vec::len), all["items"].as_array().map(Vec::len));
-        assert_eq!(group(&resources, "coordination.k8s.io").expect("served")["preferredVersion"]["version"], "v1");
+        assert_eq!(
+            listed["groups"].as_array().map(Vec::len),
+            all["items"].as_array().map(Vec::len)
+        );
+        assert_eq!(
+            group(&resources, "coordination.k8s.io").expect("served")["preferredVersion"]["version"],
+            "v1"
+        );
     }
 }

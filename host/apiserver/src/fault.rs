@@ -26,33 +26,51 @@ enum Part<'a> {
 impl<'a> Path<'a> {
     /// The object itself.
     pub(crate) const fn root() -> Self {
-        Self { parent: None, part: Part::Root }
+        Self {
+            parent: None,
+            part: Part::Root,
+        }
     }
 
     /// A named field: `.name`.
     pub(crate) const fn child(&'a self, name: &'a str) -> Path<'a> {
-        Path { parent: Some(self), part: Part::Name(name) }
+        Path {
+            parent: Some(self),
+            part: Part::Name(name),
+        }
     }
 
     /// An element of a list: `[3]`.
     pub(crate) const fn index(&'a self, index: usize) -> Path<'a> {
-        Path { parent: Some(self), part: Part::Index(index) }
+        Path {
+            parent: Some(self),
+            part: Part::Index(index),
+        }
     }
 
     /// A value of a map: `[key]`.
     pub(crate) const fn key(&'a self, key: &'a str) -> Path<'a> {
-        Path { parent: Some(self), part: Part::Key(key) }
+        Path {
+            parent: Some(self),
+            part: Part::Key(key),
+        }
     }
 
     /// The path as messages of the schema validator begin with it: empty at the root.
     pub(crate) fn bare(&self) -> String {
-        if matches!(self.part, Part::Root) { String::new() } else { self.to_string() }
+        if matches!(self.part, Part::Root) {
+            String::new()
+        } else {
+            self.to_string()
+        }
     }
 }
 
 impl fmt::Display for Path<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inner = self.parent.is_some_and(|parent| !matches!(parent.part, Part::Root));
+        let inner = self
+            .parent
+            .is_some_and(|parent| !matches!(parent.part, Part::Root));
         if inner && let Some(parent) = self.parent {
             parent.fmt(out)?;
         }
@@ -67,8 +85,16 @@ impl fmt::Display for Path<'_> {
 }
 
 fn cause(reason: &'static str, field: impl ToString, head: String, detail: &str) -> Cause {
-    let message = if detail.is_empty() { head } else { format!("{head}: {detail}") };
-    Cause { reason, field: field.to_string(), message }
+    let message = if detail.is_empty() {
+        head
+    } else {
+        format!("{head}: {detail}")
+    };
+    Cause {
+        reason,
+        field: field.to_string(),
+        message,
+    }
 }
 
 /// A value as a message shows it: numbers and booleans bare, text quoted, the rest as JSON.
@@ -95,7 +121,12 @@ pub(crate) fn required(field: impl ToString, detail: &str) -> Cause {
 
 /// A value that may not be.
 pub(crate) fn invalid(field: impl ToString, value: &Value, detail: &str) -> Cause {
-    cause("FieldValueInvalid", field, format!("Invalid value: {}", shown(value)), detail)
+    cause(
+        "FieldValueInvalid",
+        field,
+        format!("Invalid value: {}", shown(value)),
+        detail,
+    )
 }
 
 /// A value that may not be and is too large to repeat.
@@ -105,14 +136,31 @@ pub(crate) fn invalid_unshown(field: impl ToString, detail: &str) -> Cause {
 
 /// A value of another type than the schema's.
 pub(crate) fn type_invalid(field: impl ToString, value: &Value, detail: &str) -> Cause {
-    cause("FieldValueTypeInvalid", field, format!("Invalid value: {}", shown(value)), detail)
+    cause(
+        "FieldValueTypeInvalid",
+        field,
+        format!("Invalid value: {}", shown(value)),
+        detail,
+    )
 }
 
 /// A value that is none of the allowed ones.
 pub(crate) fn not_supported<S: AsRef<str>>(field: impl ToString, value: &Value, supported: &[S]) -> Cause {
-    let list: Vec<_> = supported.iter().map(|one| format!("{:?}", one.as_ref())).collect();
-    let detail = if list.is_empty() { String::new() } else { format!("supported values: {}", list.join(", ")) };
-    cause("FieldValueNotSupported", field, format!("Unsupported value: {}", shown(value)), &detail)
+    let list: Vec<_> = supported
+        .iter()
+        .map(|one| format!("{:?}", one.as_ref()))
+        .collect();
+    let detail = if list.is_empty() {
+        String::new()
+    } else {
+        format!("supported values: {}", list.join(", "))
+    };
+    cause(
+        "FieldValueNotSupported",
+        field,
+        format!("Unsupported value: {}", shown(value)),
+        &detail,
+    )
 }
 
 /// A well-formed value that is not allowed here.
@@ -122,7 +170,12 @@ pub(crate) fn forbidden(field: impl ToString, detail: &str) -> Cause {
 
 /// A value that must be unique and is not.
 pub(crate) fn duplicate(field: impl ToString, value: &Value) -> Cause {
-    cause("FieldValueDuplicate", field, format!("Duplicate value: {}", shown(value)), "")
+    cause(
+        "FieldValueDuplicate",
+        field,
+        format!("Duplicate value: {}", shown(value)),
+        "",
+    )
 }
 
 /// The same without repeating the value.
@@ -133,13 +186,23 @@ pub(crate) fn duplicate_unshown(field: impl ToString) -> Cause {
 /// Text longer than allowed.
 pub(crate) fn too_long(field: impl ToString, most: i64) -> Cause {
     let unit = if most == 1 { "byte" } else { "bytes" };
-    cause("FieldValueTooLong", field, "Too long".into(), &format!("may not be more than {most} {unit}"))
+    cause(
+        "FieldValueTooLong",
+        field,
+        "Too long".into(),
+        &format!("may not be more than {most} {unit}"),
+    )
 }
 
 /// More elements than allowed.
 pub(crate) fn too_many(field: impl ToString, actual: usize, most: i64) -> Cause {
     let unit = if most == 1 { "item" } else { "items" };
-    cause("FieldValueTooMany", field, format!("Too many: {actual}"), &format!("must have at most {most} {unit}"))
+    cause(
+        "FieldValueTooMany",
+        field,
+        format!("Too many: {actual}"),
+        &format!("must have at most {most} {unit}"),
+    )
 }
 
 #[cfg(test)]

@@ -13,7 +13,10 @@ pub(crate) fn unknown(schema: &Schema, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     walk(schema, value, &mut String::new(), &mut found);
     found.sort_unstable();
-    found.into_iter().map(|path| format!("unknown field \"{path}\"")).collect()
+    found
+        .into_iter()
+        .map(|path| format!("unknown field \"{path}\""))
+        .collect()
 }
 
 /// What a request is refused with under `fieldValidation=Strict`.
@@ -59,7 +62,11 @@ pub(crate) fn duplicates_in_json(body: &[u8]) -> Vec<String> {
     let mut twice = Twice::default();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     // A body that does not parse is told elsewhere.
-    let _ = Seed { twice: &mut twice, lines: false }.deserialize(&mut deserializer);
+    let _ = Seed {
+        twice: &mut twice,
+        lines: false,
+    }
+    .deserialize(&mut deserializer);
     twice.found
 }
 
@@ -67,7 +74,10 @@ pub(crate) fn duplicates_in_json(body: &[u8]) -> Vec<String> {
 pub(crate) fn duplicates_in_yaml(body: &[u8]) -> Vec<String> {
     let mut twice = Twice::default();
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::PassThrough };
-    let seed = Seed { twice: &mut twice, lines: true };
+    let seed = Seed {
+        twice: &mut twice,
+        lines: true,
+    };
     let _ = serde_saphyr::with_deserializer_from_slice_with_options(body, options, |deserializer| {
         seed.deserialize(deserializer)
     });
@@ -91,7 +101,10 @@ struct Seed<'t> {
 
 impl Seed<'_> {
     fn below(&mut self) -> Seed<'_> {
-        Seed { twice: self.twice, lines: self.lines }
+        Seed {
+            twice: self.twice,
+            lines: self.lines,
+        }
     }
 }
 
@@ -115,11 +128,15 @@ impl<'de> Visitor<'de> for Seed<'_> {
         let length = self.twice.path.len();
         loop {
             let (key, line) = if self.lines {
-                let Some(key) = map.next_key::<serde_saphyr::Spanned<String>>()? else { break };
+                let Some(key) = map.next_key::<serde_saphyr::Spanned<String>>()? else {
+                    break;
+                };
                 let line = key.referenced.line();
                 (key.value, line)
             } else {
-                let Some(key) = map.next_key::<String>()? else { break };
+                let Some(key) = map.next_key::<String>()? else {
+                    break;
+                };
                 (key, 0)
             };
             if length > 0 {
@@ -211,21 +228,34 @@ mod tests {
 
     #[test]
     fn unknown_fields_are_named_by_path_and_sorted() {
-        let schema = Schema::parse(&json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
-            "list": {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"}}}},
-            "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
-        }}}}));
+        let schema = Schema::parse(
+            &json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+                "list": {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"}}}},
+                "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+            }}}}),
+        );
         let object = json!({"spec": {"z": 1, "list": [{"a": "x"}, {"b": "y"}], "free": {"any": 1}}, "b": 2});
         let told = unknown(&schema, &object);
-        let expected = ["unknown field \"b\"", "unknown field \"spec.list[1].b\"", "unknown field \"spec.z\""];
+        let expected = [
+            "unknown field \"b\"",
+            "unknown field \"spec.list[1].b\"",
+            "unknown field \"spec.z\"",
+        ];
         assert_eq!(told, expected);
-        assert_eq!(strict_error(&told[2..]), "strict decoding error: unknown field \"spec.z\"");
+        assert_eq!(
+            strict_error(&told[2..]),
+            "strict decoding error: unknown field \"spec.z\""
+        );
     }
 
     #[test]
     fn a_field_written_twice_is_named_by_path() {
         let body = br#"{"a": 1, "spec": {"num": 1, "num": 2, "list": [{"x": 1, "x": 2}]}, "a": null}"#;
-        let expected = ["duplicate field \"spec.num\"", "duplicate field \"spec.list[0].x\"", "duplicate field \"a\""];
+        let expected = [
+            "duplicate field \"spec.num\"",
+            "duplicate field \"spec.list[0].x\"",
+            "duplicate field \"a\"",
+        ];
         assert_eq!(duplicates_in_json(body), expected);
         assert_eq!(duplicates_in_json(br#"{"a": 1"#), Vec::<String>::new());
     }

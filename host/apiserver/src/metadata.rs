@@ -26,7 +26,9 @@ macro_rules! form {
     ($name:ident, $pattern:expr, $longest:expr, $unit:expr, $explained:expr, $examples:expr) => {
         static $name: Form = Form {
             pattern: $pattern,
-            regex: LazyLock::new(|| Regex::new(concat!("^(", $pattern, ")$")).expect("a constant pattern compiles")),
+            regex: LazyLock::new(|| {
+                Regex::new(concat!("^(", $pattern, ")$")).expect("a constant pattern compiles")
+            }),
             longest: $longest,
             unit: $unit,
             explained: $explained,
@@ -105,10 +107,17 @@ impl Form {
     }
 
     fn mismatch(&self) -> String {
-        let examples: Vec<_> = self.examples.iter().map(|example| format!("'{example}'")).collect();
+        let examples: Vec<_> = self
+            .examples
+            .iter()
+            .map(|example| format!("'{example}'"))
+            .collect();
         // Two blanks, as the real server has them.
         let examples = examples.join(",  or ");
-        format!("{} (e.g. {examples}, regex used for validation is '{}')", self.explained, self.pattern)
+        format!(
+            "{} (e.g. {examples}, regex used for validation is '{}')",
+            self.explained, self.pattern
+        )
     }
 }
 
@@ -166,7 +175,11 @@ pub(crate) fn qualified(text: &str) -> Vec<String> {
             if prefix.is_empty() {
                 wrong.push("prefix part must be non-empty".into());
             } else {
-                wrong.extend(subdomain(prefix).into_iter().map(|message| format!("prefix part {message}")));
+                wrong.extend(
+                    subdomain(prefix)
+                        .into_iter()
+                        .map(|message| format!("prefix part {message}")),
+                );
             }
             name
         }
@@ -194,33 +207,55 @@ pub(crate) fn check(object: &Value, namespaced: bool, name: fn(&str) -> Vec<Stri
     if !text("generateName").is_empty() {
         // What is put behind it always ends well.
         let told = name(text("generateName").trim_end_matches(['-', '.']));
-        found.extend(told.iter().map(|told| fault::invalid("metadata.generateName", &meta["generateName"], told)));
+        found.extend(
+            told.iter()
+                .map(|told| fault::invalid("metadata.generateName", &meta["generateName"], told)),
+        );
     }
     if text("name").is_empty() {
-        found.push(fault::required("metadata.name", "name or generateName is required"));
+        found.push(fault::required(
+            "metadata.name",
+            "name or generateName is required",
+        ));
     } else {
-        found.extend(name(text("name")).iter().map(|told| fault::invalid("metadata.name", &meta["name"], told)));
+        found.extend(
+            name(text("name"))
+                .iter()
+                .map(|told| fault::invalid("metadata.name", &meta["name"], told)),
+        );
     }
     match (namespaced, text("namespace")) {
         (true, "") => found.push(fault::required("metadata.namespace", "")),
         (true, space) => {
             let told = label(space);
-            found.extend(told.iter().map(|told| fault::invalid("metadata.namespace", &meta["namespace"], told)));
+            found.extend(
+                told.iter()
+                    .map(|told| fault::invalid("metadata.namespace", &meta["namespace"], told)),
+            );
         }
         (false, "") => {}
         (false, _) => found.push(fault::forbidden("metadata.namespace", "not allowed on this type")),
     }
     for (key, value) in meta["labels"].as_object().into_iter().flatten() {
         let told = qualified(key);
-        found.extend(told.iter().map(|told| fault::invalid("metadata.labels", &Value::from(key.as_str()), told)));
+        found.extend(
+            told.iter()
+                .map(|told| fault::invalid("metadata.labels", &Value::from(key.as_str()), told)),
+        );
         let told = label_value(value.as_str().unwrap_or_default());
-        found.extend(told.iter().map(|told| fault::invalid("metadata.labels", value, told)));
+        found.extend(
+            told.iter()
+                .map(|told| fault::invalid("metadata.labels", value, told)),
+        );
     }
     let mut size = 0;
     for (key, value) in meta["annotations"].as_object().into_iter().flatten() {
         size += key.len() + value.as_str().map_or(0, str::len);
         let told = qualified(&key.to_lowercase());
-        found.extend(told.iter().map(|told| fault::invalid("metadata.annotations", &Value::from(key.as_str()), told)));
+        found.extend(
+            told.iter()
+                .map(|told| fault::invalid("metadata.annotations", &Value::from(key.as_str()), told)),
+        );
     }
     if size > ANNOTATIONS {
         found.push(fault::too_long("metadata.annotations", 262_144));
@@ -228,7 +263,10 @@ pub(crate) fn check(object: &Value, namespaced: bool, name: fn(&str) -> Vec<Stri
     owners(&meta["ownerReferences"], &mut found);
     for finalizer in meta["finalizers"].as_array().into_iter().flatten() {
         let told = qualified(finalizer.as_str().unwrap_or_default());
-        found.extend(told.iter().map(|told| fault::invalid("metadata.finalizers", finalizer, told)));
+        found.extend(
+            told.iter()
+                .map(|told| fault::invalid("metadata.finalizers", finalizer, told)),
+        );
     }
     found
 }
@@ -240,7 +278,11 @@ fn owners(owners: &Value, found: &mut Vec<Cause>) {
         let version = text("apiVersion").rsplit('/').next().unwrap_or_default();
         if version.is_empty() {
             let field = "metadata.ownerReferences.apiVersion";
-            found.push(fault::invalid(field, &owner["apiVersion"], "version must not be empty"));
+            found.push(fault::invalid(
+                field,
+                &owner["apiVersion"],
+                "version must not be empty",
+            ));
         }
         for field in ["kind", "name", "uid"] {
             if text(field).is_empty() {
@@ -272,12 +314,17 @@ mod tests {
     fn a_bad_name_is_explained_as_kubernetes_explains_it() {
         assert_eq!(
             label("Web"),
-            ["a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
+            [
+                "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and \
               end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
-              '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"]
+              '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+            ]
         );
         assert!(subdomain("a.b-c.d").is_empty());
-        assert_eq!(subdomain(&"a".repeat(254)), ["must be no more than 253 characters"]);
+        assert_eq!(
+            subdomain(&"a".repeat(254)),
+            ["must be no more than 253 characters"]
+        );
     }
 
     #[rstest::rstest]
@@ -300,13 +347,19 @@ mod tests {
                 {"apiVersion": "v1", "kind": "Node", "name": "b", "uid": "", "controller": true},
             ],
         }});
-        let fields: Vec<_> = check(&object, true, subdomain).into_iter().map(|cause| cause.field).collect();
-        assert_eq!(fields, [
-            "metadata.labels",
-            "metadata.labels",
-            "metadata.ownerReferences.uid",
-            "metadata.ownerReferences",
-            "metadata.finalizers",
-        ]);
+        let fields: Vec<_> = check(&object, true, subdomain)
+            .into_iter()
+            .map(|cause| cause.field)
+            .collect();
+        assert_eq!(
+            fields,
+            [
+                "metadata.labels",
+                "metadata.labels",
+                "metadata.ownerReferences.uid",
+                "metadata.ownerReferences",
+                "metadata.finalizers",
+            ]
+        );
     }
 }

@@ -3,7 +3,7 @@
 //! kubectl also asks for version 2 when it applies custom resources; a `404` there makes it fall back to what it knows.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -13,43 +13,104 @@ use crate::schema::{ListType, Schema, Type};
 
 /// Path of a version's document below `/openapi/v3/`: `api/v1` or `apis/{group}/{version}`.
 fn place(group: &str, version: &str) -> String {
-    if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
+    if group.is_empty() {
+        format!("api/{version}")
+    } else {
+        format!("apis/{group}/{version}")
+    }
 }
+
+/// A document that was made, with what it was made of: it is made again when a definition changes.
+struct Made {
+    place: String,
+    of: Vec<Arc<Schema>>,
+    document: Arc<Value>,
+    hash: Arc<str>,
+}
+
+/// Documents of all clusters, the latest last.
+static MADE: Mutex<Vec<Made>> = Mutex::new(Vec::new());
+
+/// More are not kept.
+const KEPT: usize = 64;
 
 /// `/openapi/v3`: where each version's document is, with a hash by which clients cache it.
 pub(crate) fn index(resources: &[Resource]) -> Value {
     let mut paths = BTreeMap::new();
     for resource in resources {
-        paths.entry(place(&resource.group, &resource.version)).or_insert_with(|| {
-            let document = group_version(resources, &resource.group, &resource.version).unwrap_or_default();
-            let hash = Sha256::digest(document.to_string().as_bytes());
-            let hash: String = hash.iter().map(|byte| format!("{byte:02X}")).collect();
-            let url = format!("/openapi/v3/{}?hash={hash}", place(&resource.group, &resource.version));
-            json!({"serverRelativeURL": url})
-        });
+        let place = place(&resource.group, &resource.version);
+        if paths.contains_key(&place) {
+            continue;
+        }
+        if let Some((_, hash)) = made(resources, &resource.group, &resource.version) {
+            let url = format!("/openapi/v3/{place}?hash={hash}");
+            paths.insert(place, json!({"serverRelativeURL": url}));
+        }
     }
     json!({"paths": paths})
 }
 
 /// `/openapi/v3/…`: the document of one version; none if nobody serves it.
-pub(crate) fn group_version(resources: &[Resource], group: &str, version: &str) -> Option<Value> {
-    let own: Vec<_> =
-        resources.iter().filter(|resource| resource.group == group && resource.version == version).collect();
+pub(crate) fn group_version(resources: &[Resource], group: &str, version: &str) -> Option<Arc<Value>> {
+    made(resources, group, version).map(|(document, _)| document)
+}
+
+fn made(resources: &[Resource], group: &str, version: &str) -> Option<(Arc<Value>, Arc<str>)> {
+    let own: Vec<_> = resources
+        .iter()
+        .filter(|resource| resource.group == group && resource.version == version)
+        .collect();
     if own.is_empty() {
         return None;
     }
+    let place = place(group, version);
+    let same = |made: &Made| {
+        made.place == place
+            && made.of.len() == own.len()
+            && made
+                .of
+                .iter()
+                .zip(&own)
+                .all(|(schema, resource)| Arc::ptr_eq(schema, &resource.schema))
+    };
+    // A document is whole before it is put in, so a poisoned lock guards nothing broken.
+    let mut all = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = all.iter().find(|made| same(made)) {
+        return Some((Arc::clone(&found.document), Arc::clone(&found.hash)));
+    }
+    let document = Arc::new(document(&own));
+    let hash = Sha256::digest(document.to_string().as_bytes());
+    let hash: Arc<str> = hash
+        .iter()
+        .map(|byte| format!("{byte:02X}"))
+        .collect::<String>()
+        .into();
+    if all.len() >= KEPT {
+        all.remove(0);
+    }
+    let of = own.iter().map(|resource| Arc::clone(&resource.schema)).collect();
+    all.push(Made {
+        place,
+        of,
+        document: Arc::clone(&document),
+        hash: Arc::clone(&hash),
+    });
+    Some((document, hash))
+}
+
+fn document(own: &[&Resource]) -> Value {
     let mut components = Components::default();
     let mut paths = Map::new();
     for resource in own {
         components.root(resource);
         add_paths(resource, &mut paths);
     }
-    Some(json!({
+    json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "unversioned"},
         "paths": paths,
         "components": {"schemas": components.done},
-    }))
+    })
 }
 
 fn kind_of(resource: &Resource) -> Value {
@@ -93,10 +154,21 @@ fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
         })
     };
     let write = ["dryRun", "fieldManager", "fieldValidation"];
-    let read = ["labelSelector", "fieldSelector", "limit", "continue", "resourceVersion", "watch"];
+    let read = [
+        "labelSelector",
+        "fieldSelector",
+        "limit",
+        "continue",
+        "resourceVersion",
+        "watch",
+    ];
     let mut patch = operation("patch", &["dryRun", "fieldManager", "fieldValidation", "force"]);
     let mut content = Map::new();
-    let mut kinds = vec!["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"];
+    let mut kinds = vec![
+        "application/apply-patch+yaml",
+        "application/json-patch+json",
+        "application/merge-patch+json",
+    ];
     if !resource.custom {
         kinds.push("application/strategic-merge-patch+json");
     }
@@ -104,13 +176,19 @@ fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
         content.insert(kind.into(), json!({"schema": {"type": "object"}}));
     }
     patch["requestBody"] = json!({"required": true, "content": content});
-    paths.insert(collection, json!({"get": operation("list", &read), "post": operation("post", &write)}));
-    paths.insert(one, json!({
-        "get": operation("get", &[]),
-        "put": operation("put", &write),
-        "patch": patch,
-        "delete": operation("delete", &["dryRun", "gracePeriodSeconds", "propagationPolicy"]),
-    }));
+    paths.insert(
+        collection,
+        json!({"get": operation("list", &read), "post": operation("post", &write)}),
+    );
+    paths.insert(
+        one,
+        json!({
+            "get": operation("get", &[]),
+            "put": operation("put", &write),
+            "patch": patch,
+            "delete": operation("delete", &["dryRun", "gracePeriodSeconds", "propagationPolicy"]),
+        }),
+    );
 }
 
 fn parameter(name: &str) -> Value {
@@ -137,7 +215,9 @@ impl Components {
 
     /// A node where it is used: by name if it stands for a component.
     fn used(&mut self, schema: &Arc<Schema>) -> Value {
-        let Some(name) = &schema.component else { return self.node(schema) };
+        let Some(name) = &schema.component else {
+            return self.node(schema);
+        };
         if !self.done.contains_key(name) {
             // Its own mention below must not build it again.
             self.done.insert(name.clone(), Value::Null);
@@ -149,7 +229,12 @@ impl Components {
             self.done.insert(name.clone(), node);
         }
         let mut used = json!({"allOf": [{"$ref": reference(name)}]});
-        if let Some(description) = &schema.description {
+        let known = crate::builtin::component(name).and_then(|whole| whole.description.as_ref());
+        if let Some(description) = schema
+            .description
+            .as_ref()
+            .filter(|description| Some(*description) != known)
+        {
             used["description"] = description.as_str().into();
         }
         if let Some(default) = &schema.default {
@@ -190,8 +275,11 @@ impl Components {
             node.insert("required".into(), json!(schema.required));
         }
         if !schema.properties.is_empty() {
-            let properties: Map<_, _> =
-                schema.properties.iter().map(|(name, below)| (name.clone(), self.used(below))).collect();
+            let properties: Map<_, _> = schema
+                .properties
+                .iter()
+                .map(|(name, below)| (name.clone(), self.used(below)))
+                .collect();
             node.insert("properties".into(), properties.into());
         }
         if let Some(below) = &schema.additional {
@@ -203,7 +291,10 @@ impl Components {
             node.insert("items".into(), items);
         }
         if !schema.rules.is_empty() {
-            node.insert("x-kubernetes-validations".into(), Value::Array(schema.rules.clone()));
+            node.insert(
+                "x-kubernetes-validations".into(),
+                Value::Array(schema.rules.clone()),
+            );
         }
         merging(schema, &mut node);
         Value::Object(node)
@@ -245,7 +336,7 @@ mod tests {
         let resources = builtin::resources();
         for resource in &resources {
             let document = group_version(&resources, &resource.group, &resource.version).expect("served");
-            let mut open = vec![&document];
+            let mut open = vec![document.as_ref()];
             let mut seen = 0;
             while let Some(value) = open.pop() {
                 match value {
@@ -272,14 +363,27 @@ mod tests {
         let patch = &document["paths"]["/api/v1/nodes/{name}"]["patch"];
         assert_eq!(patch["x-kubernetes-group-version-kind"]["kind"], "Node");
         let parameters = patch["parameters"].as_array().expect("parameters");
-        assert!(parameters.iter().any(|one| one["name"] == "fieldValidation" && one["in"] == "query"));
-        assert!(patch["requestBody"]["content"].get("application/strategic-merge-patch+json").is_some());
+        assert!(
+            parameters
+                .iter()
+                .any(|one| one["name"] == "fieldValidation" && one["in"] == "query")
+        );
+        assert!(
+            patch["requestBody"]["content"]
+                .get("application/strategic-merge-patch+json")
+                .is_some()
+        );
         let schemas = &document["components"]["schemas"];
-        assert_eq!(schemas["io.k8s.api.core.v1.Node"]["x-kubernetes-group-version-kind"][0]["kind"], "Node");
+        assert_eq!(
+            schemas["io.k8s.api.core.v1.Node"]["x-kubernetes-group-version-kind"][0]["kind"],
+            "Node"
+        );
         let conditions = &schemas["io.k8s.api.core.v1.NodeStatus"]["properties"]["conditions"];
         assert_eq!(conditions["x-kubernetes-patch-merge-key"], "type");
         let index = index(&resources);
-        let url = index["paths"]["api/v1"]["serverRelativeURL"].as_str().expect("a place");
+        let url = index["paths"]["api/v1"]["serverRelativeURL"]
+            .as_str()
+            .expect("a place");
         assert!(url.starts_with("/openapi/v3/api/v1?hash="));
     }
 }

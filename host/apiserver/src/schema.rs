@@ -164,17 +164,30 @@ impl Schema {
         let mut schema = Self::parse_node(node);
         let child = |value: &Value| Arc::new(Self::parse(value));
         if let Some(properties) = node["properties"].as_object() {
-            schema.properties = properties.iter().map(|(name, value)| (name.clone(), child(value))).collect();
+            schema.properties = properties
+                .iter()
+                .map(|(name, value)| (name.clone(), child(value)))
+                .collect();
         }
         match &node["additionalProperties"] {
             Value::Bool(true) => {
-                schema.additional = Some(Arc::new(Self { preserve_unknown: true, ..Self::default() }));
+                schema.additional = Some(Arc::new(Self {
+                    preserve_unknown: true,
+                    ..Self::default()
+                }));
             }
             value @ Value::Object(_) => schema.additional = Some(child(value)),
             _ => {}
         }
         schema.items = node["items"].as_object().map(|_| child(&node["items"]));
-        let list = |name: &str| node[name].as_array().into_iter().flatten().map(child).collect::<Vec<_>>();
+        let list = |name: &str| {
+            node[name]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(child)
+                .collect::<Vec<_>>()
+        };
         schema.branches = Branches {
             all: list("allOf"),
             any: list("anyOf"),
@@ -193,7 +206,12 @@ impl Schema {
         let text = |name: &str| node[name].as_str();
         let flag = |name: &str| node[name].as_bool() == Some(true);
         let words = |name: &str| -> Vec<String> {
-            node[name].as_array().into_iter().flatten().filter_map(|one| one.as_str().map(Into::into)).collect()
+            node[name]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|one| one.as_str().map(Into::into))
+                .collect()
         };
         let checks: Map<String, Value> = node
             .as_object()
@@ -217,8 +235,13 @@ impl Schema {
                 _ => ListType::Atomic,
             },
             atomic_map: text("x-kubernetes-map-type") == Some("atomic"),
-            rules: node["x-kubernetes-validations"].as_array().cloned().unwrap_or_default(),
-            pattern: text("pattern").and_then(|pattern| Regex::new(pattern).ok()).map(Arc::new),
+            rules: node["x-kubernetes-validations"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default(),
+            pattern: text("pattern")
+                .and_then(|pattern| Regex::new(pattern).ok())
+                .map(Arc::new),
             programs: node["x-kubernetes-validations"]
                 .as_array()
                 .into_iter()
@@ -232,13 +255,16 @@ impl Schema {
 
     /// The two ways to write int-or-string repeat the types in a junctor, which then checks nothing new.
     fn drop_int_or_string_pattern(&mut self) {
-        let both = |branches: &[Arc<Self>]| {
-            matches!(branches, [a, b] if a.kind == Type::Integer && b.kind == Type::String)
-        };
+        let both = |branches: &[Arc<Self>]| matches!(branches, [a, b] if a.kind == Type::Integer && b.kind == Type::String);
         if both(&self.branches.any) {
             self.branches.any.clear();
         }
-        if self.branches.all.first().is_some_and(|first| both(&first.branches.any)) {
+        if self
+            .branches
+            .all
+            .first()
+            .is_some_and(|first| both(&first.branches.any))
+        {
             self.branches.all.remove(0);
         }
     }
@@ -250,7 +276,10 @@ impl Schema {
 
     /// Every node directly below, junctors left out.
     pub(crate) fn children(&self) -> impl Iterator<Item = &Arc<Self>> {
-        self.properties.values().chain(self.additional.as_ref()).chain(self.items.as_ref())
+        self.properties
+            .values()
+            .chain(self.additional.as_ref())
+            .chain(self.items.as_ref())
     }
 
     /// The node to read: this one, or the whole component where this one only names it.
@@ -278,7 +307,7 @@ impl Schema {
 
     /// Whether a `null` here means that the field is absent.
     pub(crate) fn drops_null(&self) -> bool {
-        !self.nullable && !(self.kind == Type::Any && self.preserve_unknown)
+        !(self.nullable || (self.kind == Type::Any && self.preserve_unknown))
     }
 }
 

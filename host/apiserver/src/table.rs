@@ -39,7 +39,12 @@ const NAME: &str = "Name must be unique within a namespace. Is required when cre
     https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
 
 /// A `meta.k8s.io/v1` Table of objects of one resource. `list_meta` is the metadata of the list that they come from.
-pub(crate) fn table(resource: &Resource, items: &[Value], list_meta: &Value, include: IncludeObject) -> Value {
+pub(crate) fn table(
+    resource: &Resource,
+    items: &[Value],
+    list_meta: &Value,
+    include: IncludeObject,
+) -> Value {
     let prepared = Prepared::of(resource);
     let rows: Vec<_> = items.iter().map(|item| prepared.row(item, include)).collect();
     json!({
@@ -61,20 +66,37 @@ struct Prepared<'r> {
 
 impl<'r> Prepared<'r> {
     fn of(resource: &'r Resource) -> Self {
-        let named = !resource.columns.iter().any(|column| column.name == "Name" && column.format == "name");
+        let named = !resource
+            .columns
+            .iter()
+            .any(|column| column.name == "Name" && column.format == "name");
         let mut definitions = Vec::with_capacity(resource.columns.len() + 1);
         if named {
             definitions.push(definition("Name", "string", "name", NAME, 0));
         }
         let shown = |column: &Column| {
-            definition(&column.name, &column.kind, &column.format, &column.description, column.priority)
+            definition(
+                &column.name,
+                &column.kind,
+                &column.format,
+                &column.description,
+                column.priority,
+            )
         };
         definitions.extend(resource.columns.iter().map(shown));
         let path = |column: &Column| match &column.source {
             Source::Path(path) => JsonPath::parse(path),
             Source::Computed(_) => None,
         };
-        Self { named, columns: resource.columns.iter().map(|column| (column, path(column))).collect(), definitions }
+        Self {
+            named,
+            columns: resource
+                .columns
+                .iter()
+                .map(|column| (column, path(column)))
+                .collect(),
+            definitions,
+        }
     }
 
     fn row(&self, object: &Value, include: IncludeObject) -> Value {
@@ -104,8 +126,16 @@ impl<'r> Prepared<'r> {
             _ => None,
         };
         if let Some(phase) = done {
-            let message = format!("The pod has {}.", if phase == "Failed" { "failed" } else { "completed successfully" });
-            let condition = json!({"type": "Completed", "status": "True", "reason": phase, "message": message});
+            let message = format!(
+                "The pod has {}.",
+                if phase == "Failed" {
+                    "failed"
+                } else {
+                    "completed successfully"
+                }
+            );
+            let condition =
+                json!({"type": "Completed", "status": "True", "reason": phase, "message": message});
             row.insert("conditions".into(), json!([condition]));
         }
         Value::Object(row)
@@ -127,20 +157,27 @@ pub(crate) fn partial(object: &Value) -> Value {
 
 /// The cell that a found value makes in a column of a type; nothing where it does not fit.
 fn cell(kind: &str, found: Option<&Value>) -> Value {
-    let Some(found) = found.filter(|found| !found.is_null()) else { return Value::Null };
+    let Some(found) = found.filter(|found| !found.is_null()) else {
+        return Value::Null;
+    };
     match kind {
         "string" => match found {
             Value::String(text) => Value::from(text.as_str()),
             Value::Number(_) => Value::from(crate::fault::number(found)),
             other => Value::from(other.to_string()),
         },
-        "integer" => found.as_i64().or_else(|| found.as_f64().map(|float| float as i64)).map_or(Value::Null, Value::from),
+        "integer" => found
+            .as_i64()
+            .or_else(|| found.as_f64().map(|float| float as i64))
+            .map_or(Value::Null, Value::from),
         "number" => found.as_f64().map_or(Value::Null, Value::from),
         "boolean" => found.as_bool().map_or(Value::Null, Value::from),
         "date" => match found.as_str() {
             None => Value::Null,
             Some(text) => match text.parse::<jiff::Timestamp>() {
-                Ok(time) => Value::from(builtin::human_duration(jiff::Timestamp::now().duration_since(time))),
+                Ok(time) => Value::from(builtin::human_duration(
+                    jiff::Timestamp::now().duration_since(time),
+                )),
                 Err(_) => Value::from("<invalid>"),
             },
         },
@@ -161,7 +198,9 @@ mod tests {
                     "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
             },
         });
-        crate::crd::resources_of(&crd).expect("a good definition").remove(0)
+        crate::crd::resources_of(&crd)
+            .expect("a good definition")
+            .remove(0)
     }
 
     #[test]
@@ -177,9 +216,20 @@ mod tests {
             "metadata": {"name": "a"}, "spec": {"count": 2, "on": true},
             "status": {"phase": "Up", "conditions": [{"type": "Ready", "status": "True"}], "when": "nonsense"},
         });
-        let table = table(&resource, &[object, json!({"metadata": {"name": "b"}})], &Value::Null, IncludeObject::None);
-        assert_eq!(table["rows"][0]["cells"], json!(["a", "Up", "True", 2, true, "<invalid>"]));
-        assert_eq!(table["rows"][1]["cells"], json!(["b", null, null, null, null, null]));
+        let table = table(
+            &resource,
+            &[object, json!({"metadata": {"name": "b"}})],
+            &Value::Null,
+            IncludeObject::None,
+        );
+        assert_eq!(
+            table["rows"][0]["cells"],
+            json!(["a", "Up", "True", 2, true, "<invalid>"])
+        );
+        assert_eq!(
+            table["rows"][1]["cells"],
+            json!(["b", null, null, null, null, null])
+        );
         assert_eq!(table["columnDefinitions"][0]["format"], "name");
         assert_eq!(table["columnDefinitions"][4]["priority"], 1);
         assert!(table["rows"][0].get("object").is_none());
@@ -188,17 +238,30 @@ mod tests {
     #[test]
     fn a_definition_without_columns_shows_the_age() {
         let resource = custom(&Value::Null);
-        let object = json!({"metadata": {"name": "a", "creationTimestamp": jiff::Timestamp::now().to_string()}});
-        let table = table(&resource, &[object], &json!({"resourceVersion": "7"}), IncludeObject::Metadata);
+        let object =
+            json!({"metadata": {"name": "a", "creationTimestamp": jiff::Timestamp::now().to_string()}});
+        let table = table(
+            &resource,
+            &[object],
+            &json!({"resourceVersion": "7"}),
+            IncludeObject::Metadata,
+        );
         assert_eq!(table["columnDefinitions"][1]["name"], "Age");
-        assert!(table["rows"][0]["cells"][1].as_str().is_some_and(|age| age.ends_with('s')));
+        assert!(
+            table["rows"][0]["cells"][1]
+                .as_str()
+                .is_some_and(|age| age.ends_with('s'))
+        );
         assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
         assert_eq!(table["metadata"]["resourceVersion"], "7");
     }
 
     #[test]
     fn an_event_begins_with_when_it_was_seen() {
-        let events = builtin::resources().into_iter().find(|resource| resource.kind == "Event").expect("events");
+        let events = builtin::resources()
+            .into_iter()
+            .find(|resource| resource.kind == "Event")
+            .expect("events");
         let event = json!({"metadata": {"name": "e"}, "type": "Normal", "reason": "R", "message": "m ",
             "involvedObject": {"kind": "Node", "name": "n"}});
         let table = table(&events, &[event], &Value::Null, IncludeObject::None);

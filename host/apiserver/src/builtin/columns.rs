@@ -75,7 +75,12 @@ pub(super) fn named() -> Vec<Column> {
         format: String::new(),
         description: super::CREATED.into(),
         priority: 0,
-        source: Source::Computed(|object| object.pointer("/metadata/creationTimestamp").cloned().unwrap_or_default()),
+        source: Source::Computed(|object| {
+            object
+                .pointer("/metadata/creationTimestamp")
+                .cloned()
+                .unwrap_or_default()
+        }),
     }]
 }
 
@@ -85,7 +90,9 @@ pub(super) fn aged() -> Vec<Column> {
 }
 
 pub(super) fn namespace() -> Vec<Column> {
-    let status = column("Status", false, "The status of the namespace", |object| text(object, "/status/phase").into());
+    let status = column("Status", false, "The status of the namespace", |object| {
+        text(object, "/status/phase").into()
+    });
     vec![status, age_column()]
 }
 
@@ -94,18 +101,41 @@ pub(super) fn node() -> Vec<Column> {
         column("Status", false, "The status of the node", node_status),
         column("Roles", false, "The roles of the node", node_roles),
         age_column(),
-        column("Version", false, "Kubelet Version reported by the node.", |node| {
-            text(node, "/status/nodeInfo/kubeletVersion").into()
+        column(
+            "Version",
+            false,
+            "Kubelet Version reported by the node.",
+            |node| text(node, "/status/nodeInfo/kubeletVersion").into(),
+        ),
+        column("Internal-IP", true, ADDRESSES, |node| {
+            node_address(node, "InternalIP")
         }),
-        column("Internal-IP", true, ADDRESSES, |node| node_address(node, "InternalIP")),
-        column("External-IP", true, ADDRESSES, |node| node_address(node, "ExternalIP")),
-        column("OS-Image", true, "OS Image reported by the node from /etc/os-release.", |node| {
-            or(text(node, "/status/nodeInfo/osImage"), "<unknown>")
+        column("External-IP", true, ADDRESSES, |node| {
+            node_address(node, "ExternalIP")
         }),
-        column("Kernel-Version", true, "Kernel Version reported by the node from 'uname -r'.", kernel),
-        column("Container-Runtime", true, "ContainerRuntime Version reported by the node.", |node| {
-            or(text(node, "/status/nodeInfo/containerRuntimeVersion"), "<unknown>")
-        }),
+        column(
+            "OS-Image",
+            true,
+            "OS Image reported by the node from /etc/os-release.",
+            |node| or(text(node, "/status/nodeInfo/osImage"), "<unknown>"),
+        ),
+        column(
+            "Kernel-Version",
+            true,
+            "Kernel Version reported by the node from 'uname -r'.",
+            kernel,
+        ),
+        column(
+            "Container-Runtime",
+            true,
+            "ContainerRuntime Version reported by the node.",
+            |node| {
+                or(
+                    text(node, "/status/nodeInfo/containerRuntimeVersion"),
+                    "<unknown>",
+                )
+            },
+        ),
     ]
 }
 
@@ -113,7 +143,10 @@ const ADDRESSES: &str = "List of addresses reachable to the node.";
 
 fn node_status(node: &Value) -> Value {
     let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
-    let ready = conditions.into_iter().flatten().find(|condition| condition["type"] == "Ready");
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition["type"] == "Ready");
     let mut status = match ready {
         None => "Unknown".to_owned(),
         Some(ready) if ready["status"] == "True" => "Ready".to_owned(),
@@ -130,11 +163,13 @@ fn node_roles(node: &Value) -> Value {
     let mut roles: Vec<&str> = labels
         .into_iter()
         .flatten()
-        .filter_map(|(key, value)| match key.strip_prefix("node-role.kubernetes.io/") {
-            Some(role) => Some(role),
-            None if key == "kubernetes.io/role" => value.as_str(),
-            None => None,
-        })
+        .filter_map(
+            |(key, value)| match key.strip_prefix("node-role.kubernetes.io/") {
+                Some(role) => Some(role),
+                None if key == "kubernetes.io/role" => value.as_str(),
+                None => None,
+            },
+        )
         .filter(|role| !role.is_empty())
         .collect();
     roles.sort_unstable();
@@ -159,50 +194,79 @@ fn kernel(node: &Value) -> Value {
 }
 
 fn count(object: &Value, fields: &[&str]) -> Value {
-    let sizes = fields.iter().map(|field| object[*field].as_object().map_or(0, serde_json::Map::len));
+    let sizes = fields
+        .iter()
+        .map(|field| object[*field].as_object().map_or(0, serde_json::Map::len));
     Value::from(sizes.sum::<usize>())
 }
 
 pub(super) fn secret() -> Vec<Column> {
     vec![
-        column("Type", false, "Used to facilitate programmatic handling of secret data.", |secret| {
-            text(secret, "/type").into()
+        column(
+            "Type",
+            false,
+            "Used to facilitate programmatic handling of secret data.",
+            |secret| text(secret, "/type").into(),
+        ),
+        column("Data", false, "Data contains the secret data.", |secret| {
+            count(secret, &["data"])
         }),
-        column("Data", false, "Data contains the secret data.", |secret| count(secret, &["data"])),
         age_column(),
     ]
 }
 
 pub(super) fn config_map() -> Vec<Column> {
-    let data = column("Data", false, "Data contains the configuration data.", |map| count(map, &["data", "binaryData"]));
+    let data = column("Data", false, "Data contains the configuration data.", |map| {
+        count(map, &["data", "binaryData"])
+    });
     vec![data, age_column()]
 }
 
 pub(super) fn lease() -> Vec<Column> {
-    let holder = column("Holder", false, "The identity of the holder of a current lease.", |lease| {
-        text(lease, "/spec/holderIdentity").into()
-    });
+    let holder = column(
+        "Holder",
+        false,
+        "The identity of the holder of a current lease.",
+        |lease| text(lease, "/spec/holderIdentity").into(),
+    );
     vec![holder, age_column()]
 }
 
 pub(super) fn signing_request() -> Vec<Column> {
     vec![
         age_column(),
-        column("SignerName", false, "The requested signer.", |csr| or(text(csr, "/spec/signerName"), "<none>")),
-        column("Requestor", false, "The user that created the request.", |csr| text(csr, "/spec/username").into()),
-        column("RequestedDuration", false, "The requested duration of validity of the issued certificate.", |csr| {
-            match csr.pointer("/spec/expirationSeconds").and_then(Value::as_i64) {
+        column("SignerName", false, "The requested signer.", |csr| {
+            or(text(csr, "/spec/signerName"), "<none>")
+        }),
+        column("Requestor", false, "The user that created the request.", |csr| {
+            text(csr, "/spec/username").into()
+        }),
+        column(
+            "RequestedDuration",
+            false,
+            "The requested duration of validity of the issued certificate.",
+            |csr| match csr.pointer("/spec/expirationSeconds").and_then(Value::as_i64) {
                 Some(seconds) => human_duration(SignedDuration::from_secs(seconds)).into(),
                 None => "<none>".into(),
-            }
-        }),
-        column("Condition", false, "Conditions applied to the request.", signing_status),
+            },
+        ),
+        column(
+            "Condition",
+            false,
+            "Conditions applied to the request.",
+            signing_status,
+        ),
     ]
 }
 
 fn signing_status(csr: &Value) -> Value {
     let conditions = csr.pointer("/status/conditions").and_then(Value::as_array);
-    let has = |kind: &str| conditions.into_iter().flatten().any(|condition| condition["type"] == kind);
+    let has = |kind: &str| {
+        conditions
+            .into_iter()
+            .flatten()
+            .any(|condition| condition["type"] == kind)
+    };
     let mut status = match (has("Denied"), has("Approved")) {
         (true, _) => "Denied",
         (false, true) => "Approved",
@@ -221,17 +285,35 @@ fn signing_status(csr: &Value) -> Value {
 pub(super) fn role_binding() -> Vec<Column> {
     vec![
         column("Role", false, "The role that is bound.", |binding| {
-            format!("{}/{}", text(binding, "/roleRef/kind"), text(binding, "/roleRef/name")).into()
+            format!(
+                "{}/{}",
+                text(binding, "/roleRef/kind"),
+                text(binding, "/roleRef/name")
+            )
+            .into()
         }),
         age_column(),
-        column("Users", true, "Users in the binding", |binding| subjects(binding, "User")),
-        column("Groups", true, "Groups in the binding", |binding| subjects(binding, "Group")),
-        column("ServiceAccounts", true, "ServiceAccounts in the binding", |binding| subjects(binding, "ServiceAccount")),
+        column("Users", true, "Users in the binding", |binding| {
+            subjects(binding, "User")
+        }),
+        column("Groups", true, "Groups in the binding", |binding| {
+            subjects(binding, "Group")
+        }),
+        column(
+            "ServiceAccounts",
+            true,
+            "ServiceAccounts in the binding",
+            |binding| subjects(binding, "ServiceAccount"),
+        ),
     ]
 }
 
 fn subjects(binding: &Value, kind: &str) -> Value {
-    let list = binding["subjects"].as_array().into_iter().flatten().filter(|subject| subject["kind"] == kind);
+    let list = binding["subjects"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|subject| subject["kind"] == kind);
     let names: Vec<_> = list
         .map(|subject| match kind {
             "ServiceAccount" => format!("{}/{}", text(subject, "/namespace"), text(subject, "/name")),

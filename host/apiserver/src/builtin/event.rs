@@ -17,7 +17,9 @@ const RENAMED: [(&str, &str); 7] = [
 ];
 
 fn rename(object: &mut Value, pairs: impl Iterator<Item = (&'static str, &'static str)>, version: &str) {
-    let Some(fields) = object.as_object_mut() else { return };
+    let Some(fields) = object.as_object_mut() else {
+        return;
+    };
     fields.insert("apiVersion".into(), version.into());
     for (from, to) in pairs {
         if let Some(value) = fields.remove(from) {
@@ -29,10 +31,17 @@ fn rename(object: &mut Value, pairs: impl Iterator<Item = (&'static str, &'stati
 
 /// Managed fields name the version that they were written in, and its fields with it.
 fn rename_owned_fields(object: &mut Value, version: &str) {
-    let Some(entries) = object.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut) else { return };
+    let Some(entries) = object
+        .pointer_mut("/metadata/managedFields")
+        .and_then(Value::as_array_mut)
+    else {
+        return;
+    };
     for entry in entries.iter_mut().filter(|entry| entry["apiVersion"] != version) {
         entry["apiVersion"] = version.into();
-        let Some(owned) = entry.get_mut("fieldsV1").and_then(Value::as_object_mut) else { continue };
+        let Some(owned) = entry.get_mut("fieldsV1").and_then(Value::as_object_mut) else {
+            continue;
+        };
         for (core, new) in RENAMED {
             let (from, to) = if version == "v1" { (new, core) } else { (core, new) };
             if let Some(value) = owned.remove(&format!("f:{from}")) {
@@ -60,7 +69,10 @@ pub(super) fn from_core(object: &mut Value) {
 
 /// A field of an event in either shape.
 fn field<'v>(event: &'v Value, core: &str) -> &'v Value {
-    let other = RENAMED.iter().find(|(name, _)| *name == core).map_or(core, |(_, other)| other);
+    let other = RENAMED
+        .iter()
+        .find(|(name, _)| *name == core)
+        .map_or(core, |(_, other)| other);
     match &event[core] {
         Value::Null => &event[other],
         found => found,
@@ -100,13 +112,24 @@ fn target(event: &Value) -> Value {
 fn source(event: &Value) -> Value {
     let source = field(event, "source");
     let first = |a: &'_ str, b: &'_ str| if a.is_empty() { b.to_owned() } else { a.to_owned() };
-    let component = first(text(source, "component"), field(event, "reportingComponent").as_str().unwrap_or_default());
+    let component = first(
+        text(source, "component"),
+        field(event, "reportingComponent").as_str().unwrap_or_default(),
+    );
     let host = first(text(source, "host"), text(event, "reportingInstance"));
-    if host.is_empty() { component.into() } else { format!("{component}, {host}").into() }
+    if host.is_empty() {
+        component.into()
+    } else {
+        format!("{component}, {host}").into()
+    }
 }
 
 fn count(event: &Value) -> Value {
-    let counted = if event["series"].is_object() { &event["series"]["count"] } else { field(event, "count") };
+    let counted = if event["series"].is_object() {
+        &event["series"]["count"]
+    } else {
+        field(event, "count")
+    };
     Value::from(counted.as_i64().filter(|count| *count > 0).unwrap_or(1))
 }
 
@@ -116,21 +139,47 @@ pub(super) fn columns() -> Vec<Column> {
     });
     name.format = "name".into();
     vec![
-        column("Last Seen", false, "The time at which the most recent occurrence of this event was recorded.", last_seen),
-        column("Type", false, "Type of this event (Normal, Warning)", |event| text(event, "type").into()),
-        column("Reason", false, "The reason for the transition into the object's current status.", |event| {
-            text(event, "reason").into()
+        column(
+            "Last Seen",
+            false,
+            "The time at which the most recent occurrence of this event was recorded.",
+            last_seen,
+        ),
+        column("Type", false, "Type of this event (Normal, Warning)", |event| {
+            text(event, "type").into()
         }),
+        column(
+            "Reason",
+            false,
+            "The reason for the transition into the object's current status.",
+            |event| text(event, "reason").into(),
+        ),
         column("Object", false, "The object that this event is about.", target),
-        column("Subobject", true, "The part of the object that this event is about.", |event| {
-            text(field(event, "involvedObject"), "fieldPath").into()
-        }),
+        column(
+            "Subobject",
+            true,
+            "The part of the object that this event is about.",
+            |event| text(field(event, "involvedObject"), "fieldPath").into(),
+        ),
         column("Source", true, "The component reporting this event.", source),
-        column("Message", false, "A human-readable description of the status of this operation.", |event| {
-            field(event, "message").as_str().unwrap_or_default().trim().into()
-        }),
-        column("First Seen", true, "The time at which the event was first recorded.", |event| first_seen(event).into()),
-        column("Count", true, "The number of times this event has occurred.", count),
+        column(
+            "Message",
+            false,
+            "A human-readable description of the status of this operation.",
+            |event| field(event, "message").as_str().unwrap_or_default().trim().into(),
+        ),
+        column(
+            "First Seen",
+            true,
+            "The time at which the event was first recorded.",
+            |event| first_seen(event).into(),
+        ),
+        column(
+            "Count",
+            true,
+            "The number of times this event has occurred.",
+            count,
+        ),
         name,
     ]
 }
@@ -154,21 +203,34 @@ mod tests {
         assert_eq!(event["involvedObject"]["name"], "n");
         assert_eq!(event["message"], "hello");
         assert_eq!(event["reportingComponent"], "hostler.dev/host");
-        assert_eq!(event["metadata"]["managedFields"][0]["fieldsV1"], json!({"f:reason": {}, "f:message": {}}));
+        assert_eq!(
+            event["metadata"]["managedFields"][0]["fieldsV1"],
+            json!({"f:reason": {}, "f:message": {}})
+        );
         assert_eq!(target(&event), "node/n");
         assert_eq!(source(&event), "hostler.dev/host, host-1");
         assert_eq!(count(&event), 1);
         from_core(&mut event);
         assert_eq!(target(&event), "node/n");
-        for (name, value) in new.as_object().expect("an object").iter().filter(|(name, _)| *name != "metadata") {
+        for (name, value) in new
+            .as_object()
+            .expect("an object")
+            .iter()
+            .filter(|(name, _)| *name != "metadata")
+        {
             assert_eq!(&event[name], value, "{name}");
         }
     }
 
     #[test]
     fn a_series_is_counted() {
-        let event = json!({"series": {"count": 7, "lastObservedTime": "2000-01-01T00:00:00.000000Z"}, "count": 1});
+        let event =
+            json!({"series": {"count": 7, "lastObservedTime": "2000-01-01T00:00:00.000000Z"}, "count": 1});
         assert_eq!(count(&event), 7);
-        assert!(last_seen(&event).as_str().is_some_and(|seen| seen.ends_with('y')), "{}", last_seen(&event));
+        assert!(
+            last_seen(&event).as_str().is_some_and(|seen| seen.ends_with('y')),
+            "{}",
+            last_seen(&event)
+        );
     }
 }

@@ -10,17 +10,24 @@ fn text<'v>(value: &'v Value, path: &str) -> &'v str {
 }
 
 fn list<'v>(value: &'v Value, path: &str) -> &'v [Value] {
-    value.pointer(path).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+    value
+        .pointer(path)
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default()
 }
 
 fn condition_is_true(pod: &Value, kind: &str) -> bool {
-    list(pod, "/status/conditions").iter().any(|one| one["type"] == kind && one["status"] == "True")
+    list(pod, "/status/conditions")
+        .iter()
+        .any(|one| one["type"] == kind && one["status"] == "True")
 }
 
 /// Whether an init container keeps running beside the others.
 fn stays(pod: &Value, name: &Value) -> bool {
     let all = list(pod, "/spec/initContainers");
-    all.iter().any(|container| container["name"] == *name && container["restartPolicy"] == "Always")
+    all.iter()
+        .any(|container| container["name"] == *name && container["restartPolicy"] == "Always")
 }
 
 #[derive(Default)]
@@ -43,7 +50,10 @@ impl Summary {
 }
 
 fn ended(terminated: &Value) -> String {
-    match (text(terminated, "/reason"), terminated["signal"].as_i64().unwrap_or_default()) {
+    match (
+        text(terminated, "/reason"),
+        terminated["signal"].as_i64().unwrap_or_default(),
+    ) {
         ("", 0) => format!("ExitCode:{}", terminated["exitCode"].as_i64().unwrap_or_default()),
         ("", signal) => format!("Signal:{signal}"),
         (reason, _) => reason.to_owned(),
@@ -51,7 +61,10 @@ fn ended(terminated: &Value) -> String {
 }
 
 fn summary(pod: &Value) -> Summary {
-    let mut all = Summary { total: list(pod, "/spec/containers").len(), ..Summary::default() };
+    let mut all = Summary {
+        total: list(pod, "/spec/containers").len(),
+        ..Summary::default()
+    };
     let phase = text(pod, "/status/phase");
     let reason = text(pod, "/status/reason");
     all.status = if reason.is_empty() { phase } else { reason }.to_owned();
@@ -60,7 +73,10 @@ fn summary(pod: &Value) -> Summary {
         all.status = "SchedulingGated".into();
     }
     let inits = list(pod, "/spec/initContainers");
-    all.total += inits.iter().filter(|container| container["restartPolicy"] == "Always").count();
+    all.total += inits
+        .iter()
+        .filter(|container| container["restartPolicy"] == "Always")
+        .count();
     let mut lasting = Summary::default();
     let mut initializing = false;
     for (index, container) in list(pod, "/status/initContainerStatuses").iter().enumerate() {
@@ -93,7 +109,10 @@ fn summary(pod: &Value) -> Summary {
         (all.restarts, all.last_restart) = (lasting.restarts, lasting.last_restart);
         containers(pod, &mut all);
     }
-    if pod.pointer("/metadata/deletionTimestamp").is_some_and(Value::is_string) {
+    if pod
+        .pointer("/metadata/deletionTimestamp")
+        .is_some_and(Value::is_string)
+    {
         if reason == "NodeLost" {
             all.status = "Unknown".into();
         } else if !matches!(phase, "Succeeded" | "Failed") {
@@ -145,7 +164,10 @@ fn gates(pod: &Value) -> Value {
     if gates.is_empty() {
         return "<none>".into();
     }
-    let open = gates.iter().filter(|gate| condition_is_true(pod, text(gate, "/conditionType"))).count();
+    let open = gates
+        .iter()
+        .filter(|gate| condition_is_true(pod, text(gate, "/conditionType")))
+        .count();
     format!("{open}/{}", gates.len()).into()
 }
 
@@ -158,11 +180,21 @@ fn or_none(pod: &Value, path: &str) -> Value {
 
 pub(super) fn columns() -> Vec<Column> {
     vec![
-        column("Ready", false, "The aggregate readiness state of this pod for accepting traffic.", |pod| {
-            let all = summary(pod);
-            format!("{}/{}", all.ready, all.total).into()
-        }),
-        column("Status", false, "The aggregate status of the containers in this pod.", |pod| summary(pod).status.into()),
+        column(
+            "Ready",
+            false,
+            "The aggregate readiness state of this pod for accepting traffic.",
+            |pod| {
+                let all = summary(pod);
+                format!("{}/{}", all.ready, all.total).into()
+            },
+        ),
+        column(
+            "Status",
+            false,
+            "The aggregate status of the containers in this pod.",
+            |pod| summary(pod).status.into(),
+        ),
         column(
             "Restarts",
             false,
@@ -171,12 +203,24 @@ pub(super) fn columns() -> Vec<Column> {
             restarts,
         ),
         age_column(),
-        column("IP", true, "IP address allocated to the pod.", |pod| or_none(pod, "/status/podIPs/0/ip")),
-        column("Node", true, "The node that the pod runs on.", |pod| or_none(pod, "/spec/nodeName")),
-        column("Nominated Node", true, "The node that the pod may be scheduled to.", |pod| {
-            or_none(pod, "/status/nominatedNodeName")
+        column("IP", true, "IP address allocated to the pod.", |pod| {
+            or_none(pod, "/status/podIPs/0/ip")
         }),
-        column("Readiness Gates", true, "Conditions that are evaluated for pod readiness.", gates),
+        column("Node", true, "The node that the pod runs on.", |pod| {
+            or_none(pod, "/spec/nodeName")
+        }),
+        column(
+            "Nominated Node",
+            true,
+            "The node that the pod may be scheduled to.",
+            |pod| or_none(pod, "/status/nominatedNodeName"),
+        ),
+        column(
+            "Readiness Gates",
+            true,
+            "Conditions that are evaluated for pod readiness.",
+            gates,
+        ),
     ]
 }
 

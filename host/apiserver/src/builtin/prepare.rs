@@ -24,8 +24,12 @@ pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Valu
 
 /// `stringData` is a way to write `data`, and is never kept.
 fn secret(object: &mut Value) {
-    let Some(fields) = object.as_object_mut() else { return };
-    let Some(Value::Object(plain)) = fields.remove("stringData") else { return };
+    let Some(fields) = object.as_object_mut() else {
+        return;
+    };
+    let Some(Value::Object(plain)) = fields.remove("stringData") else {
+        return;
+    };
     let data = fields.entry("data").or_insert_with(|| json!({}));
     for (key, value) in plain {
         let bytes = value.as_str().unwrap_or_default();
@@ -49,18 +53,35 @@ fn namespace(object: &mut Value, old: Option<&Value>) {
 
 /// The class that a pod's requests put it into.
 fn quality(pod: &Value) -> &'static str {
-    let containers = pod.pointer("/spec/containers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let containers = pod
+        .pointer("/spec/containers")
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     let asks = |container: &Value, what: &str| {
         let list = container["resources"][what].as_object();
         list.is_some_and(|list| list.keys().any(|name| matches!(name.as_str(), "cpu" | "memory")))
     };
-    if !containers.iter().any(|container| asks(container, "requests") || asks(container, "limits")) {
+    if !containers
+        .iter()
+        .any(|container| asks(container, "requests") || asks(container, "limits"))
+    {
         return "BestEffort";
     }
     let sure = |container: &Value| {
-        let (requests, limits) = (&container["resources"]["requests"], &container["resources"]["limits"]);
+        let (requests, limits) = (
+            &container["resources"]["requests"],
+            &container["resources"]["limits"],
+        );
         let both = ["cpu", "memory"].iter().all(|name| limits[*name].is_string());
-        both && (requests.is_null() || ["cpu", "memory"].iter().all(|name| requests[*name] == limits[*name]))
+        both && (requests.is_null()
+            || ["cpu", "memory"]
+                .iter()
+                .all(|name| requests[*name] == limits[*name]))
     };
-    if containers.iter().all(sure) { "Guaranteed" } else { "Burstable" }
+    if containers.iter().all(sure) {
+        "Guaranteed"
+    } else {
+        "Burstable"
+    }
 }

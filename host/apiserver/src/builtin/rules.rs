@@ -21,7 +21,11 @@ pub(crate) fn validate(resource: &Resource, new: &Value, old: Option<&Value>) ->
     let mut found = metadata::check(new, resource.namespaced, name);
     // The types of Go know no missing field, so what must be there is each kind's own business.
     let wrong = crate::crd::check_values(&resource.schema, new, old);
-    found.extend(wrong.into_iter().filter(|cause| cause.reason != "FieldValueRequired"));
+    found.extend(
+        wrong
+            .into_iter()
+            .filter(|cause| cause.reason != "FieldValueRequired"),
+    );
     match (resource.group.as_str(), resource.kind.as_str()) {
         ("", "Node") => node(new, old, &mut found),
         ("", "Secret") => secret(new, old, &mut found),
@@ -34,7 +38,10 @@ pub(crate) fn validate(resource: &Resource, new: &Value, old: Option<&Value>) ->
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => binding(new, old, &mut found),
         ("apiextensions.k8s.io", _) => {
             found.extend(crate::crd::check_structural(new).err().unwrap_or_default());
-            found.extend(old.map(|old| crate::crd::check_update(new, old)).unwrap_or_default());
+            found.extend(
+                old.map(|old| crate::crd::check_update(new, old))
+                    .unwrap_or_default(),
+            );
         }
         _ => {}
     }
@@ -46,7 +53,11 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
 }
 
 fn list<'v>(value: &'v Value, path: &str) -> &'v [Value] {
-    value.pointer(path).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+    value
+        .pointer(path)
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default()
 }
 
 fn node(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
@@ -55,23 +66,36 @@ fn node(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
         // The real server tells taints under metadata, too.
         let path = format!("metadata.taints[{index}]");
         let told = metadata::qualified(text(taint, "key"));
-        found.extend(told.iter().map(|told| fault::invalid(format!("{path}.key"), &taint["key"], told)));
+        found.extend(
+            told.iter()
+                .map(|told| fault::invalid(format!("{path}.key"), &taint["key"], told)),
+        );
         let told = metadata::label_value(text(taint, "value"));
         if !told.is_empty() {
-            found.push(fault::invalid(format!("{path}.value"), &taint["value"], &told.join(";")));
+            found.push(fault::invalid(
+                format!("{path}.value"),
+                &taint["value"],
+                &told.join(";"),
+            ));
         }
         match text(taint, "effect") {
             "" => found.push(fault::required(format!("{path}.effect"), "")),
             "NoSchedule" | "PreferNoSchedule" | "NoExecute" => {}
             _ => {
                 let effects = ["NoExecute", "NoSchedule", "PreferNoSchedule"];
-                found.push(fault::not_supported(format!("{path}.effect"), &taint["effect"], &effects));
+                found.push(fault::not_supported(
+                    format!("{path}.effect"),
+                    &taint["effect"],
+                    &effects,
+                ));
             }
         }
         let same = |other: &Value| other["key"] == taint["key"] && other["effect"] == taint["effect"];
         if taints[..index].iter().any(same) {
             let mut cause = fault::duplicate(path, taint);
-            cause.message.push_str(": taints must be unique by key and effect pair");
+            cause
+                .message
+                .push_str(": taints must be unique by key and effect pair");
             found.push(cause);
         }
     }
@@ -84,7 +108,8 @@ fn node(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
     let Some(old) = old else { return };
     for (field, shown) in [("providerID", "providerID"), ("podCIDRs", "podCIDR")] {
         let before = &old["spec"][field];
-        let set = before.as_str().is_some_and(|text| !text.is_empty()) || before.as_array().is_some_and(|list| !list.is_empty());
+        let set = before.as_str().is_some_and(|text| !text.is_empty())
+            || before.as_array().is_some_and(|list| !list.is_empty());
         if set && *before != new["spec"][field] {
             let detail = format!("node updates may not change {shown} except from \"\" to valid");
             found.push(fault::forbidden(format!("spec.{field}"), &detail));
@@ -97,7 +122,10 @@ fn data(object: &Value, field: &str, coded: bool, size: &mut i64, found: &mut Ve
     for (key, value) in object[field].as_object().into_iter().flatten() {
         let path = format!("{field}[{key}]");
         let told = metadata::data_key(key);
-        found.extend(told.iter().map(|told| fault::invalid(&path, &Value::from(key.as_str()), told)));
+        found.extend(
+            told.iter()
+                .map(|told| fault::invalid(&path, &Value::from(key.as_str()), told)),
+        );
         let length = value.as_str().map_or(0, str::len);
         let length = if coded { length / 4 * 3 } else { length };
         *size += i64::try_from(length).unwrap_or(LARGEST);
@@ -105,7 +133,9 @@ fn data(object: &Value, field: &str, coded: bool, size: &mut i64, found: &mut Ve
 }
 
 fn immutable(new: &Value, old: Option<&Value>, fields: &[&str], found: &mut Vec<Cause>) {
-    let Some(old) = old.filter(|old| old["immutable"] == true) else { return };
+    let Some(old) = old.filter(|old| old["immutable"] == true) else {
+        return;
+    };
     let detail = "field is immutable when `immutable` is set";
     if new["immutable"] != true {
         found.push(fault::forbidden("immutable", detail));
@@ -137,7 +167,9 @@ fn secret(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
     for key in keys.iter().filter(|key| new["data"].get(**key).is_none()) {
         found.push(fault::required(format!("data[{key}]"), ""));
     }
-    let neither = ["username", "password"].iter().all(|key| new["data"].get(*key).is_none());
+    let neither = ["username", "password"]
+        .iter()
+        .all(|key| new["data"].get(*key).is_none());
     if text(new, "type") == "kubernetes.io/basic-auth" && neither {
         found.extend(["username", "password"].map(|key| fault::required(format!("data[{key}]"), "")));
     }
@@ -151,7 +183,11 @@ fn config_map(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
     for key in new["data"].as_object().into_iter().flatten().map(|(key, _)| key) {
         if new["binaryData"].get(key).is_some() {
             let detail = "duplicate of key present in binaryData";
-            found.push(fault::invalid(format!("data[{key}]"), &Value::from(key.as_str()), detail));
+            found.push(fault::invalid(
+                format!("data[{key}]"),
+                &Value::from(key.as_str()),
+                detail,
+            ));
         }
     }
     if size > LARGEST {
@@ -170,13 +206,19 @@ fn pod(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
             "" => found.push(fault::required(format!("{path}.name"), "")),
             name => {
                 let told = metadata::label(name);
-                found.extend(told.iter().map(|told| fault::invalid(format!("{path}.name"), &container["name"], told)));
+                found.extend(
+                    told.iter()
+                        .map(|told| fault::invalid(format!("{path}.name"), &container["name"], told)),
+                );
             }
         }
         if text(container, "image").is_empty() {
             found.push(fault::required(format!("{path}.image"), ""));
         }
-        if containers[..index].iter().any(|other| other["name"] == container["name"]) {
+        if containers[..index]
+            .iter()
+            .any(|other| other["name"] == container["name"])
+        {
             found.push(fault::duplicate(format!("{path}.name"), &container["name"]));
         }
     }
@@ -194,7 +236,10 @@ fn pod(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
 
 /// An event lies in the namespace of what it is about.
 fn event(new: &Value, about: &str, found: &mut Vec<Cause>) {
-    let own = new.pointer("/metadata/namespace").and_then(Value::as_str).unwrap_or_default();
+    let own = new
+        .pointer("/metadata/namespace")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let subject = text(&new[about], "namespace");
     let timed = !text(new, "eventTime").is_empty();
     let fits = match subject {
@@ -203,13 +248,22 @@ fn event(new: &Value, about: &str, found: &mut Vec<Cause>) {
     };
     if !fits {
         let path = "involvedObject.namespace";
-        found.push(fault::invalid(path, &Value::from(subject), "does not match event.namespace"));
+        found.push(fault::invalid(
+            path,
+            &Value::from(subject),
+            "does not match event.namespace",
+        ));
     }
 }
 
 fn new_event(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
     event(new, "regarding", found);
-    let once = [("reportingController", 128), ("reportingInstance", 128), ("action", 128), ("reason", 128)];
+    let once = [
+        ("reportingController", 128),
+        ("reportingInstance", 128),
+        ("action", 128),
+        ("reason", 128),
+    ];
     for (field, longest) in once {
         match text(new, field).len() {
             0 => found.push(fault::required(field, "")),
@@ -221,7 +275,11 @@ fn new_event(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
         }
     }
     if text(new, "note").len() > 1024 {
-        found.push(fault::invalid("message", &Value::from(""), "can have at most 1024 characters"));
+        found.push(fault::invalid(
+            "message",
+            &Value::from(""),
+            "can have at most 1024 characters",
+        ));
     }
     if old.is_some() {
         return;
@@ -237,14 +295,37 @@ fn new_event(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
 
 fn signing_request(new: &Value, found: &mut Vec<Cause>) {
     const USAGES: [&str; 23] = [
-        "any", "cert sign", "client auth", "code signing", "content commitment", "crl sign", "data encipherment",
-        "decipher only", "digital signature", "email protection", "encipher only", "ipsec end system", "ipsec tunnel",
-        "ipsec user", "key agreement", "key encipherment", "microsoft sgc", "netscape sgc", "ocsp signing", "s/mime",
-        "server auth", "signing", "timestamping",
+        "any",
+        "cert sign",
+        "client auth",
+        "code signing",
+        "content commitment",
+        "crl sign",
+        "data encipherment",
+        "decipher only",
+        "digital signature",
+        "email protection",
+        "encipher only",
+        "ipsec end system",
+        "ipsec tunnel",
+        "ipsec user",
+        "key agreement",
+        "key encipherment",
+        "microsoft sgc",
+        "netscape sgc",
+        "ocsp signing",
+        "s/mime",
+        "server auth",
+        "signing",
+        "timestamping",
     ];
     let spec = &new["spec"];
     if text(spec, "request").is_empty() {
-        found.push(fault::invalid("spec.request", &Value::from(""), "PEM block type must be CERTIFICATE REQUEST"));
+        found.push(fault::invalid(
+            "spec.request",
+            &Value::from(""),
+            "PEM block type must be CERTIFICATE REQUEST",
+        ));
     }
     let usages = list(new, "/spec/usages");
     if usages.is_empty() {
@@ -252,7 +333,11 @@ fn signing_request(new: &Value, found: &mut Vec<Cause>) {
     }
     for (index, usage) in usages.iter().enumerate() {
         if !USAGES.contains(&usage.as_str().unwrap_or_default()) {
-            found.push(fault::not_supported(format!("spec.usages[{index}]"), usage, &USAGES));
+            found.push(fault::not_supported(
+                format!("spec.usages[{index}]"),
+                usage,
+                &USAGES,
+            ));
         }
         if usages[..index].contains(usage) {
             found.push(fault::duplicate(format!("spec.usages[{index}]"), usage));
@@ -263,14 +348,22 @@ fn signing_request(new: &Value, found: &mut Vec<Cause>) {
         name => match name.split_once('/') {
             Some((domain, path)) if metadata::subdomain(domain).is_empty() && !path.is_empty() => {}
             _ => {
-                let detail = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+                let detail =
+                    "must be a fully qualified domain and path of the form 'example.com/signer-name'";
                 found.push(fault::invalid("spec.signerName", &spec["signerName"], detail));
             }
         },
     }
-    if spec["expirationSeconds"].as_i64().is_some_and(|seconds| seconds < 600) {
+    if spec["expirationSeconds"]
+        .as_i64()
+        .is_some_and(|seconds| seconds < 600)
+    {
         let detail = "may not specify a duration less than 600 seconds (10 minutes)";
-        found.push(fault::invalid("spec.expirationSeconds", &spec["expirationSeconds"], detail));
+        found.push(fault::invalid(
+            "spec.expirationSeconds",
+            &spec["expirationSeconds"],
+            detail,
+        ));
     }
     let conditions = list(new, "/status/conditions");
     for (index, condition) in conditions.iter().enumerate() {
@@ -284,11 +377,22 @@ fn signing_request(new: &Value, found: &mut Vec<Cause>) {
             "True" => {}
             "False" | "Unknown" if !decided => {}
             _ => {
-                let allowed: &[&str] = if decided { &["True"] } else { &["False", "True", "Unknown"] };
-                found.push(fault::not_supported(format!("{path}.status"), &condition["status"], allowed));
+                let allowed: &[&str] = if decided {
+                    &["True"]
+                } else {
+                    &["False", "True", "Unknown"]
+                };
+                found.push(fault::not_supported(
+                    format!("{path}.status"),
+                    &condition["status"],
+                    allowed,
+                ));
             }
         }
-        if conditions[..index].iter().any(|other| other["type"] == condition["type"]) {
+        if conditions[..index]
+            .iter()
+            .any(|other| other["type"] == condition["type"])
+        {
             found.push(fault::duplicate(format!("{path}.type"), &condition["type"]));
         }
     }
@@ -301,18 +405,32 @@ fn signing_request(new: &Value, found: &mut Vec<Cause>) {
 
 fn lease(new: &Value, found: &mut Vec<Cause>) {
     for field in ["leaseDurationSeconds", "leaseTransitions"] {
-        let Some(number) = new["spec"][field].as_i64() else { continue };
+        let Some(number) = new["spec"][field].as_i64() else {
+            continue;
+        };
         let least = i64::from(field == "leaseDurationSeconds");
         if number < least {
-            let detail = if least == 1 { "must be greater than 0" } else { "must be greater than or equal to 0" };
-            found.push(fault::invalid(format!("spec.{field}"), &new["spec"][field], detail));
+            let detail = if least == 1 {
+                "must be greater than 0"
+            } else {
+                "must be greater than or equal to 0"
+            };
+            found.push(fault::invalid(
+                format!("spec.{field}"),
+                &new["spec"][field],
+                detail,
+            ));
         }
     }
 }
 
 fn binding(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
     if !matches!(text(&new["roleRef"], "kind"), "Role" | "ClusterRole") {
-        found.push(fault::not_supported("roleRef.kind", &new["roleRef"]["kind"], &["ClusterRole", "Role"]));
+        found.push(fault::not_supported(
+            "roleRef.kind",
+            &new["roleRef"]["kind"],
+            &["ClusterRole", "Role"],
+        ));
     }
     if text(&new["roleRef"], "name").is_empty() {
         found.push(fault::required("roleRef.name", ""));
@@ -320,6 +438,10 @@ fn binding(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
     if let Some(old) = old
         && new["roleRef"] != old["roleRef"]
     {
-        found.push(fault::invalid("roleRef", &new["roleRef"], "cannot change roleRef"));
+        found.push(fault::invalid(
+            "roleRef",
+            &new["roleRef"],
+            "cannot change roleRef",
+        ));
     }
 }

@@ -47,7 +47,11 @@ fn build() -> HashMap<String, Arc<Schema>> {
         rbac::v1::ClusterRoleBinding,
     );
     let written = generator.take_definitions(false);
-    let mut building = Building { written: &written, done: HashMap::new(), open: Vec::new() };
+    let mut building = Building {
+        written: &written,
+        done: HashMap::new(),
+        open: Vec::new(),
+    };
     for name in written.keys() {
         building.component(name);
     }
@@ -66,11 +70,20 @@ impl Building<'_> {
         if let Some(done) = self.done.get(name) {
             return Arc::clone(done);
         }
-        let reference = Schema { component: Some(name.to_owned()), recursive: true, ..Schema::default() };
+        let reference = Schema {
+            component: Some(name.to_owned()),
+            recursive: true,
+            ..Schema::default()
+        };
         if self.open.iter().any(|open| open == name) {
-            return Arc::new(Schema { kind: Type::Object, ..reference });
+            return Arc::new(Schema {
+                kind: Type::Object,
+                ..reference
+            });
         }
-        let Some(written) = self.written.get(name) else { return Arc::new(reference) };
+        let Some(written) = self.written.get(name) else {
+            return Arc::new(reference);
+        };
         self.open.push(name.to_owned());
         let mut schema = self.node(written);
         self.open.pop();
@@ -95,7 +108,9 @@ impl Building<'_> {
         let mut schema = Schema::parse_node(written);
         // What a schema may also be a list or a flag for: any value whose fields, if it has some, are a schema's.
         if let Some(branches) = written["oneOf"].as_array() {
-            let inner = branches.iter().find_map(|branch| branch["$ref"].as_str()?.rsplit('/').next());
+            let inner = branches
+                .iter()
+                .find_map(|branch| branch["$ref"].as_str()?.rsplit('/').next());
             schema.component = inner.map(Into::into);
             schema.recursive = inner.is_some();
             schema.preserve_unknown = true;

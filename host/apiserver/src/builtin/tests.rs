@@ -7,13 +7,20 @@ use crate::fields;
 use crate::schema::{ListType, Type};
 
 fn kind(name: &str) -> Resource {
-    resources().into_iter().find(|resource| resource.kind == name).expect("a built-in kind")
+    resources()
+        .into_iter()
+        .find(|resource| resource.kind == name)
+        .expect("a built-in kind")
 }
 
 #[test]
 fn every_kind_has_a_schema_of_its_own() {
     for resource in resources() {
-        assert!(resource.schema.properties.contains_key("metadata"), "{}", resource.kind);
+        assert!(
+            resource.schema.properties.contains_key("metadata"),
+            "{}",
+            resource.kind
+        );
         assert!(resource.schema.component.is_some(), "{}", resource.kind);
         assert!(resource.schema.description.is_some(), "{}", resource.kind);
     }
@@ -30,12 +37,21 @@ fn lists_merge_as_upstream_says() {
     assert_eq!(conditions.patch_merge_key.as_deref(), Some("type"));
     let meta = object_meta();
     assert_eq!(meta.properties["finalizers"].list_type, ListType::Set);
-    assert_eq!(meta.properties["ownerReferences"].list_type, ListType::Map(vec!["uid".into()]));
+    assert_eq!(
+        meta.properties["ownerReferences"].list_type,
+        ListType::Map(vec!["uid".into()])
+    );
     let pod = kind("Pod").schema;
     let containers = &pod.properties["spec"].properties["containers"];
     let ports = &containers.items.as_ref().expect("items").properties["ports"];
-    assert_eq!(ports.list_type, ListType::Map(vec!["containerPort".into(), "protocol".into()]));
-    assert_eq!(ports.items.as_ref().expect("items").properties["protocol"].default, Some(json!("TCP")));
+    assert_eq!(
+        ports.list_type,
+        ListType::Map(vec!["containerPort".into(), "protocol".into()])
+    );
+    assert_eq!(
+        ports.items.as_ref().expect("items").properties["protocol"].default,
+        Some(json!("TCP"))
+    );
     assert!(pod.properties["spec"].properties["nodeSelector"].atomic_map);
 }
 
@@ -48,10 +64,10 @@ fn free_values_stay_and_unknown_fields_are_named() {
         "spec": {"unschedulable": true, "typo": 1},
         "status": {"capacity": {"cpu": "4", "memory": 5}},
     });
-    assert_eq!(fields::unknown(&node.schema, &object), [
-        "unknown field \"metadata.wrong\"",
-        "unknown field \"spec.typo\"",
-    ]);
+    assert_eq!(
+        fields::unknown(&node.schema, &object),
+        ["unknown field \"metadata.wrong\"", "unknown field \"spec.typo\"",]
+    );
     let causes = validate(&node, &object, None);
     assert!(causes.is_empty(), "{causes:?}");
 }
@@ -64,7 +80,10 @@ fn a_definition_is_known_to_any_depth() {
         "additionalProperties": true,
     }}}]}});
     let path = "spec.versions[0].schema.openAPIV3Schema.properties.a.items.properties.b.typo";
-    assert_eq!(fields::unknown(&crd.schema, &deep), [format!("unknown field \"{path}\"")]);
+    assert_eq!(
+        fields::unknown(&crd.schema, &deep),
+        [format!("unknown field \"{path}\"")]
+    );
 }
 
 #[test]
@@ -97,7 +116,10 @@ fn a_bad_object_is_refused_in_the_real_words(
     #[case] message: &str,
 ) {
     let causes = validate(&kind(name), &object, None);
-    let told: Vec<_> = causes.iter().map(|cause| (cause.field.as_str(), cause.message.as_str())).collect();
+    let told: Vec<_> = causes
+        .iter()
+        .map(|cause| (cause.field.as_str(), cause.message.as_str()))
+        .collect();
     assert_eq!(told, [(field, message)]);
 }
 
@@ -106,11 +128,17 @@ fn what_is_immutable_stays() {
     let meta = json!({"name": "s", "namespace": "d"});
     let old = json!({"metadata": meta, "type": "Opaque", "immutable": true, "data": {"a": "eA=="}});
     let new = json!({"metadata": meta, "type": "Other", "immutable": true, "data": {"a": "eQ=="}});
-    let fields: Vec<_> = validate(&kind("Secret"), &new, Some(&old)).into_iter().map(|cause| cause.field).collect();
+    let fields: Vec<_> = validate(&kind("Secret"), &new, Some(&old))
+        .into_iter()
+        .map(|cause| cause.field)
+        .collect();
     assert_eq!(fields, ["type", "data"]);
     let old = json!({"metadata": {"name": "n"}, "spec": {"providerID": "a://1"}});
     let new = json!({"metadata": {"name": "n"}, "spec": {"providerID": "a://2"}});
-    assert_eq!(validate(&kind("Node"), &new, Some(&old))[0].reason, "FieldValueForbidden");
+    assert_eq!(
+        validate(&kind("Node"), &new, Some(&old))[0].reason,
+        "FieldValueForbidden"
+    );
 }
 
 #[test]
@@ -122,7 +150,10 @@ fn string_data_becomes_data() {
 
 #[test]
 fn both_shapes_of_events_are_one_storage() {
-    let shapes: Vec<_> = resources().into_iter().filter(|resource| resource.kind == "Event").collect();
+    let shapes: Vec<_> = resources()
+        .into_iter()
+        .filter(|resource| resource.kind == "Event")
+        .collect();
     assert_eq!(shapes.len(), 2);
     assert!(shapes.iter().all(|shape| storage_group(shape).is_empty()));
     assert_eq!(object_meta().kind, Type::Object);

@@ -3,17 +3,20 @@
 //! The `cel` crate has no type checker. This one knows the types that the schema declares and stays silent where it
 //! does not know, so that it never refuses what Kubernetes accepts for a type's sake.
 
+mod kind;
+
+use std::sync::LazyLock;
+
 use kube::core::cel::cel::common::ast::{ComprehensionExpr, Expr, IdedExpr, LiteralValue};
 use serde_json::Value;
+
+use kind::{Kind, alike};
 
 use super::{Program, Rule, escaped};
 use crate::schema::{Schema, Type};
 
 /// The most that a rule may cost, in the units of Kubernetes.
 const LIMIT: u64 = 10_000_000;
-
-/// Bytes of a request: what bounds a list that has no `maxItems`.
-const REQUEST: u64 = 3 * 1024 * 1024;
 
 /// Functions of the language, of its extensions and of Kubernetes that the evaluator has.
 const FUNCTIONS: &str = " add asApproximateFloat asInteger base64.decode base64.encode bytes charAt cidr compareTo \
@@ -29,7 +32,7 @@ const FUNCTIONS: &str = " add asApproximateFloat asInteger base64.decode base64.
     math.isInf math.isNaN math.least math.round math.sign math.sqrt math.trunc max min minor optional.none optional.of \
     optional.ofNonZeroValue or orValue patch prefixLength quantity replace reverse semver sets.contains \
     sets.equivalent sets.intersects sign size slice sort split startsWith string strings.quote sub substring sum \
-    timestamp trim uint upperAscii url validate value ";
+    timestamp trim type dyn uint upperAscii url validate value ";
 
 /// Those that answer yes or no.
 const PREDICATES: &str = " _==_ _!=_ _<_ _<=_ _>_ _>=_ _&&_ _||_ !_ @in @not_strictly_false contains endsWith \
@@ -39,6 +42,12 @@ const PREDICATES: &str = " _==_ _!=_ _<_ _<=_ _>_ _>=_ _&&_ _||_ !_ @in @not_str
 /// Those whose work grows with the string they read.
 const READERS: &str = " contains endsWith startsWith matches find findAll indexOf lastIndexOf lowerAscii upperAscii \
     replace split substring trim charAt ";
+
+/// Of metadata, rules see the name alone.
+static META: LazyLock<Schema> = LazyLock::new(|| {
+    let name = serde_json::json!({"type": "string", "maxLength": 253});
+    Schema::parse(&serde_json::json!({"type": "object", "properties": {"name": name, "generateName": name}}))
+});
 
 fn listed(list: &str, name: &str) -> bool {
     !name.is_empty() && list.contains(&format!(" {name} "))
@@ -59,17 +68,26 @@ pub(crate) enum Problem {
     OptionalOldSelf,
 }
 
-/// Checks a rule at a node. `times` is how often the node can occur in an object, `correlatable` whether old and new
-/// values at this node can be matched.
-pub(crate) fn check(schema: &Schema, root: bool, rule: &Value, times: u64, correlatable: bool) -> Vec<Problem> {
-    let parsed = Rule::parse(rule);
+/// Checks a rule of a node, as written and as parsed. `times` is how often the node can occur in an object,
+/// `correlatable` whether old and new values at this node can be matched.
+pub(crate) fn check(
+    schema: &Schema,
+    root: bool,
+    rule: &Value,
+    parsed: &Rule,
+    times: u64,
+    correlatable: bool,
+) -> Vec<Problem> {
     let mut problems = Vec::new();
     match &parsed.program {
         Err(error) => problems.push(Problem::Rule(format!("compilation failed: {error}"))),
         Ok(program) => {
             let (kind, cost, errors) = look(program, &parsed.source, schema, root, parsed.optional_old_self);
             if !errors.is_empty() {
-                problems.push(Problem::Rule(format!("compilation failed: {}", errors.join("\n"))));
+                problems.push(Problem::Rule(format!(
+                    "compilation failed: {}",
+                    errors.join("\n")
+                )));
             } else if !matches!(kind, Kind::Bool | Kind::Dyn) {
                 problems.push(Problem::Rule("cel expression must evaluate to a bool".into()));
             } else if cost.saturating_mul(times) > LIMIT {
@@ -87,7 +105,9 @@ pub(crate) fn check(schema: &Schema, root: bool, rule: &Value, times: u64, corre
     match &parsed.message_program {
         None => {}
         Some(Err(error)) => {
-            problems.push(Problem::MessageExpression(format!("messageExpression compilation failed: {error}")));
+            problems.push(Problem::MessageExpression(format!(
+                "messageExpression compilation failed: {error}"
+            )));
         }
         Some(Ok(program)) => {
             let (kind, _, errors) = look(program, source, schema, root, parsed.optional_old_self);
@@ -95,7 +115,9 @@ pub(crate) fn check(schema: &Schema, root: bool, rule: &Value, times: u64, corre
                 let error = format!("messageExpression compilation failed: {}", errors.join("\n"));
                 problems.push(Problem::MessageExpression(error));
             } else if !matches!(kind, Kind::Text(_) | Kind::Dyn) {
-                problems.push(Problem::MessageExpression("messageExpression must evaluate to a string".into()));
+                problems.push(Problem::MessageExpression(
+                    "messageExpression must evaluate to a string".into(),
+                ));
             }
         }
     }
@@ -125,92 +147,13 @@ fn look<'s>(
 ) -> (Kind<'s>, u64, Vec<String>) {
     let own = Kind::of(schema, root);
     let old = if optional { Kind::Dyn } else { own.clone() };
-    let mut look =
-        Look { source, errors: Vec::new(), scope: vec![("self".to_owned(), own), ("oldSelf".to_owned(), old)] };
+    let mut look = Look {
+        source,
+        errors: Vec::new(),
+        scope: vec![("self".to_owned(), own), ("oldSelf".to_owned(), old)],
+    };
     let (kind, cost) = look.visit(&program.expression);
     (kind, cost, look.errors)
-}
-
-/// What is known of the type of an expression.
-#[derive(Clone, Debug)]
-enum Kind<'s> {
-    /// An object with declared fields; `true` at the root of a resource.
-    Object(&'s Schema, bool),
-    /// Values and how many at most.
-    List(Option<&'s Schema>, u64),
-    /// Values by key and how many at most.
-    Map(Option<&'s Schema>, u64),
-    /// Its greatest length.
-    Text(u64),
-    Number,
-    Bool,
-    Dyn,
-}
-
-impl<'s> Kind<'s> {
-    fn of(schema: &'s Schema, root: bool) -> Self {
-        let most = |name: &str| schema.check(name).and_then(Value::as_u64);
-        match schema.kind {
-            Type::Boolean => Self::Bool,
-            Type::Integer | Type::Number => Self::Number,
-            Type::String if matches!(schema.format(), "date-time" | "duration" | "byte") => Self::Dyn,
-            Type::String => Self::Text(most("maxLength").unwrap_or_else(|| enum_length(schema))),
-            Type::Array => {
-                let items = schema.items.as_deref();
-                Self::List(items, most("maxItems").unwrap_or_else(|| REQUEST / (smallest(items) + 1)))
-            }
-            Type::Object if schema.additional.is_some() && schema.properties.is_empty() => {
-                let values = schema.additional.as_deref();
-                Self::Map(values, most("maxProperties").unwrap_or_else(|| REQUEST / (smallest(values) + 6)))
-            }
-            Type::Object => Self::Object(schema, root || schema.embedded),
-            Type::Any => Self::Dyn,
-        }
-    }
-
-    fn or_dyn(schema: Option<&'s Schema>) -> Self {
-        schema.map_or(Self::Dyn, |schema| Self::of(schema, false))
-    }
-
-    fn name(&self) -> &'static str {
-        match self {
-            Self::Object(..) => "object",
-            Self::List(..) => "list",
-            Self::Map(..) => "map",
-            Self::Text(_) => "string",
-            Self::Number => "int",
-            Self::Bool => "bool",
-            Self::Dyn => "dyn",
-        }
-    }
-
-    fn length(&self) -> u64 {
-        match self {
-            Self::List(_, most) | Self::Map(_, most) | Self::Text(most) => *most,
-            _ => 16,
-        }
-    }
-}
-
-/// The longest value of an enumeration, or what fits into a request.
-fn enum_length(schema: &Schema) -> u64 {
-    let values = schema.check("enum").and_then(Value::as_array);
-    let longest = values.and_then(|values| values.iter().map(|value| value.to_string().len() as u64).max());
-    longest.unwrap_or(REQUEST)
-}
-
-/// Bytes that a value takes at the least.
-fn smallest(schema: Option<&Schema>) -> u64 {
-    let Some(schema) = schema else { return 1 };
-    match schema.kind {
-        Type::Boolean => 4,
-        Type::Integer | Type::Number | Type::Any => 1,
-        Type::String | Type::Array => 2,
-        Type::Object => {
-            let needed = schema.required.iter().filter_map(|name| Some((name, schema.properties.get(name)?)));
-            2 + needed.map(|(name, below)| name.len() as u64 + 4 + smallest(Some(below))).sum::<u64>()
-        }
-    }
 }
 
 struct Look<'s, 'r> {
@@ -224,7 +167,9 @@ impl<'s> Look<'s, '_> {
         match &expression.expr {
             Expr::Literal(LiteralValue::Boolean(_)) => (Kind::Bool, 0),
             Expr::Literal(LiteralValue::String(text)) => (Kind::Text(text.inner().len() as u64), 0),
-            Expr::Literal(LiteralValue::Int(_) | LiteralValue::UInt(_) | LiteralValue::Double(_)) => (Kind::Number, 0),
+            Expr::Literal(LiteralValue::Int(_) | LiteralValue::UInt(_) | LiteralValue::Double(_)) => {
+                (Kind::Number, 0)
+            }
             Expr::Literal(_) => (Kind::Dyn, 0),
             Expr::Ident(name) => (self.named(name), 1),
             Expr::Select(select) => {
@@ -233,7 +178,10 @@ impl<'s> Look<'s, '_> {
             }
             Expr::List(list) => {
                 let kinds: Vec<_> = list.elements.iter().map(|element| self.visit(element)).collect();
-                (Kind::List(None, kinds.len() as u64), 10 + kinds.iter().map(|(_, cost)| cost).sum::<u64>())
+                (
+                    Kind::List(None, kinds.len() as u64),
+                    10 + kinds.iter().map(|(_, cost)| cost).sum::<u64>(),
+                )
             }
             Expr::Comprehension(found) => self.repeat(found),
             Expr::Call(call) => {
@@ -258,17 +206,21 @@ impl<'s> Look<'s, '_> {
         let column = column - self.source[..column].rfind('\n').map_or(0, |at| at + 1);
         let shown = self.source.lines().nth(line - 1).unwrap_or_default();
         let mark = ".".repeat(column);
-        self.errors.push(format!("ERROR: <input>:{line}:{}: {message}\n | {shown}\n | {mark}^", column + 1));
+        self.errors.push(format!(
+            "ERROR: <input>:{line}:{}: {message}\n | {shown}\n | {mark}^",
+            column + 1
+        ));
     }
 
     fn named(&mut self, name: &str) -> Kind<'s> {
         if let Some((_, kind)) = self.scope.iter().rev().find(|(known, _)| known == name) {
             return kind.clone();
         }
-        const TYPES: &str = " bool bytes double int list map null_type string type uint dyn optional_type \
-            google.protobuf.Timestamp google.protobuf.Duration ";
-        if !listed(TYPES, name) {
-            self.error(name, format!("undeclared reference to '{name}' (in container '')"));
+        if !super::TYPES.contains(&name) {
+            self.error(
+                name,
+                format!("undeclared reference to '{name}' (in container '')"),
+            );
         }
         Kind::Dyn
     }
@@ -276,7 +228,7 @@ impl<'s> Look<'s, '_> {
     fn select(&mut self, operand: Kind<'s>, field: &str, test: bool) -> Kind<'s> {
         let found = match operand {
             Kind::Object(_, true) if matches!(field, "apiVersion" | "kind") => Kind::Text(253),
-            Kind::Object(_, true) if field == "metadata" => Kind::Dyn,
+            Kind::Object(_, true) if field == "metadata" => Kind::Object(&META, false),
             Kind::Object(schema, _) => {
                 let known = |name: &&String| escaped(name).as_deref() == Some(field);
                 match schema.properties.iter().find(|(name, _)| known(name)) {
@@ -323,13 +275,17 @@ impl<'s> Look<'s, '_> {
 
     fn call(&mut self, name: &str, target: Option<&IdedExpr>, args: &[IdedExpr]) -> (Kind<'s>, u64) {
         let mut cost = 1_u64;
-        let mut known = listed(FUNCTIONS, name) || !name.starts_with(|first: char| first.is_ascii_alphabetic());
+        let mut known =
+            listed(FUNCTIONS, name) || !name.starts_with(|first: char| first.is_ascii_alphabetic());
         let mut on = None;
         match target.map(|target| &target.expr) {
             Some(Expr::Ident(space)) if !self.scope.iter().any(|(variable, _)| variable == space) => {
                 known = listed(FUNCTIONS, &format!("{space}.{name}"));
                 if !known {
-                    self.error(space, format!("undeclared reference to '{space}' (in container '')"));
+                    self.error(
+                        space,
+                        format!("undeclared reference to '{space}' (in container '')"),
+                    );
                     known = true;
                 }
             }
@@ -341,7 +297,10 @@ impl<'s> Look<'s, '_> {
             None => {}
         }
         if !known {
-            self.error(name, format!("undeclared reference to '{name}' (in container '')"));
+            self.error(
+                name,
+                format!("undeclared reference to '{name}' (in container '')"),
+            );
         }
         let mut kinds = Vec::with_capacity(args.len());
         for arg in args {
@@ -349,7 +308,9 @@ impl<'s> Look<'s, '_> {
             cost = cost.saturating_add(more);
             kinds.push(kind);
         }
-        if listed(READERS, name) && let Some(Kind::Text(length)) = &on {
+        if listed(READERS, name)
+            && let Some(Kind::Text(length)) = &on
+        {
             cost = cost.saturating_add(length / 10);
         }
         self.operands(name, &kinds);
@@ -381,15 +342,13 @@ impl<'s> Look<'s, '_> {
         if bad {
             let types: Vec<_> = kinds.iter().map(Kind::name).collect();
             let sign = name.trim_matches('_');
-            let message = format!("found no matching overload for '{name}' applied to '({})'", types.join(", "));
+            let message = format!(
+                "found no matching overload for '{name}' applied to '({})'",
+                types.join(", ")
+            );
             self.error(sign, message);
         }
     }
-}
-
-/// An object may be compared with a map literal.
-fn alike(a: &Kind<'_>, b: &Kind<'_>) -> bool {
-    matches!((a, b), (Kind::Object(..), Kind::Map(..)) | (Kind::Map(..), Kind::Object(..)))
 }
 
 #[cfg(test)]
@@ -397,6 +356,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn check(schema: &Schema, root: bool, rule: &Value, times: u64, correlatable: bool) -> Vec<Problem> {
+        super::check(schema, root, rule, &Rule::parse(rule), times, correlatable)
+    }
 
     fn schema() -> Schema {
         Schema::parse(&json!({"type": "object", "properties": {
@@ -417,6 +380,7 @@ mod tests {
     #[case("'a' in self.labels ? self.labels['a'] == 'b' : true")]
     #[case("cel.bind(n, self.count, n > 1 && n < 3)")]
     #[case("self.metadata.name == 'x'")]
+    #[case("type(self.any) == int ? self.any > 1 : self.any == 'x'")]
     #[case("math.greatest(self.count, 3) == 3")]
     #[case("self.count == oldSelf.count")]
     #[case("quantity('1Gi').isGreaterThan(quantity('1Mi'))")]
@@ -429,21 +393,31 @@ mod tests {
     #[case("self.missing > 0", "undefined field 'missing'")]
     #[case("self.count >", "Syntax error")]
     #[case("other.count > 1", "undeclared reference to 'other'")]
-    #[case("self.count > 'a'", "found no matching overload for '_>_' applied to '(int, string)'")]
+    #[case(
+        "self.count > 'a'",
+        "found no matching overload for '_>_' applied to '(int, string)'"
+    )]
     #[case("self.name.first.x", "type 'string' does not support field selection")]
     #[case("self.count", "must evaluate to a bool")]
+    #[case("has(self.metadata.labels)", "undefined field 'labels'")]
     #[case("self.tags.sortBy(t, t) == []", "undeclared reference to")]
     #[case("self.tags.transformList(i, t, t) == []", "undeclared reference to")]
     #[case("self.name && true", "found no matching overload for '_&&_'")]
     fn a_bad_rule_is_told_why(#[case] rule: &str, #[case] why: &str) {
         let problems = check(&schema(), true, &json!({"rule": rule}), 1, true);
-        assert!(matches!(&problems[..], [Problem::Rule(text)] if text.contains(why)), "{problems:?}");
+        assert!(
+            matches!(&problems[..], [Problem::Rule(text)] if text.contains(why)),
+            "{problems:?}"
+        );
     }
 
     #[test]
     fn a_loop_in_a_loop_over_unbounded_lists_is_too_expensive() {
         let rule = json!({"rule": "self.open.all(a, self.open.exists_one(b, a == b))"});
-        assert!(matches!(&check(&schema(), true, &rule, 1, true)[..], [Problem::Cost(_)]));
+        assert!(matches!(
+            &check(&schema(), true, &rule, 1, true)[..],
+            [Problem::Cost(_)]
+        ));
         let rule = json!({"rule": "self.tags.all(a, self.tags.exists_one(b, a == b))"});
         assert_eq!(check(&schema(), true, &rule, 1, true), []);
     }
@@ -459,7 +433,10 @@ mod tests {
     #[test]
     fn a_message_expression_makes_text() {
         let rule = json!({"rule": "self.count > 0", "messageExpression": "self.count"});
-        assert!(matches!(&check(&schema(), true, &rule, 1, true)[..], [Problem::MessageExpression(_)]));
+        assert!(matches!(
+            &check(&schema(), true, &rule, 1, true)[..],
+            [Problem::MessageExpression(_)]
+        ));
         let rule = json!({"rule": "self.count > 0", "messageExpression": "'is ' + string(self.count)"});
         assert_eq!(check(&schema(), true, &rule, 1, true), []);
     }

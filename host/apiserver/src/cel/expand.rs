@@ -1,7 +1,7 @@
 //! Macros that the `cel` crate does not know, rewritten into expressions that it does.
 
 use kube::core::cel::cel::common::ast::{
-    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, ListExpr, LiteralValue,
+    CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, ListExpr, LiteralValue, operators,
 };
 
 fn node(expr: Expr) -> IdedExpr {
@@ -9,7 +9,11 @@ fn node(expr: Expr) -> IdedExpr {
 }
 
 fn call(name: &str, target: Option<IdedExpr>, args: Vec<IdedExpr>) -> IdedExpr {
-    node(Expr::Call(CallExpr { func_name: name.to_owned(), target: target.map(Box::new), args }))
+    node(Expr::Call(CallExpr {
+        func_name: name.to_owned(),
+        target: target.map(Box::new),
+        args,
+    }))
 }
 
 fn ident(name: &str) -> IdedExpr {
@@ -33,23 +37,41 @@ fn bind(name: &str, init: IdedExpr, body: IdedExpr) -> IdedExpr {
 /// Rewrites `cel.bind(v, x, e)`, `o.optMap(v, e)` and `o.optFlatMap(v, e)` everywhere.
 pub(super) fn macros(expression: &mut IdedExpr) {
     each_child_mut(expression, &mut macros);
-    let Expr::Call(found) = &expression.expr else { return };
+    let Expr::Call(found) = &mut expression.expr else {
+        return;
+    };
+    if found.func_name == operators::OPT_SELECT {
+        // The crate's own answer to `self.?absent` is an error; that to `self[?'absent']` is right.
+        operators::OPT_INDEX.clone_into(&mut found.func_name);
+        return;
+    }
     let variable = match found.args.first().map(|arg| &arg.expr) {
         Some(Expr::Ident(name)) => name.clone(),
         _ => return,
     };
-    let Some(target) = found.target.as_deref() else { return };
+    let Some(target) = found.target.as_deref() else {
+        return;
+    };
     let replacement = match (found.func_name.as_str(), found.args.as_slice()) {
         ("bind", [_, init, body]) if matches!(&target.expr, Expr::Ident(name) if name == "cel") => {
             bind(&variable, init.clone(), body.clone())
         }
         ("optMap", [_, body]) => {
-            let mapped = bind(&variable, call("value", Some(target.clone()), Vec::new()), body.clone());
+            let mapped = bind(
+                &variable,
+                call("value", Some(target.clone()), Vec::new()),
+                body.clone(),
+            );
             optional(target, call("of", Some(ident("optional")), vec![mapped]))
         }
-        ("optFlatMap", [_, body]) => {
-            optional(target, bind(&variable, call("value", Some(target.clone()), Vec::new()), body.clone()))
-        }
+        ("optFlatMap", [_, body]) => optional(
+            target,
+            bind(
+                &variable,
+                call("value", Some(target.clone()), Vec::new()),
+                body.clone(),
+            ),
+        ),
         _ => return,
     };
     *expression = replacement;
@@ -71,7 +93,13 @@ pub(super) fn each_child(expression: &IdedExpr, visit: &mut dyn FnMut(&IdedExpr)
             call.args.iter().for_each(visit);
         }
         Expr::Comprehension(found) => {
-            for child in [&found.iter_range, &found.accu_init, &found.loop_cond, &found.loop_step, &found.result] {
+            for child in [
+                &found.iter_range,
+                &found.accu_init,
+                &found.loop_cond,
+                &found.loop_step,
+                &found.result,
+            ] {
                 visit(child);
             }
         }

@@ -31,7 +31,11 @@ pub(super) fn convert(schema: &Schema, value: &Value, root: bool, functions: &Co
         Value::Array(list) => {
             let nothing = Schema::default();
             let items = schema.items.as_deref().unwrap_or(&nothing);
-            Cel::List(Arc::new(list.iter().map(|item| convert(items, item, false, functions)).collect()))
+            Cel::List(Arc::new(
+                list.iter()
+                    .map(|item| convert(items, item, false, functions))
+                    .collect(),
+            ))
         }
         Value::Object(fields) => {
             let mut map = HashMap::with_capacity(fields.len());
@@ -40,7 +44,9 @@ pub(super) fn convert(schema: &Schema, value: &Value, root: bool, functions: &Co
                 if value.is_null() && !keyed {
                     continue;
                 }
-                let Some((key, converted)) = field(schema, name, value, root, keyed, functions) else { continue };
+                let Some((key, converted)) = field(schema, name, value, root, keyed, functions) else {
+                    continue;
+                };
                 map.insert(Key::String(Arc::new(key)), converted);
             }
             Cel::Map(Map { map: Arc::new(map) })
@@ -61,15 +67,26 @@ fn field(
         return Some((name.to_owned(), convert(below, value, false, functions)));
     }
     if (root || schema.embedded) && name == "metadata" {
-        let named = value.as_object()?.iter().filter(|(name, _)| matches!(name.as_str(), "name" | "generateName"));
+        let named = value
+            .as_object()?
+            .iter()
+            .filter(|(name, _)| matches!(name.as_str(), "name" | "generateName"));
         let nothing = Schema::default();
         let map = named
-            .map(|(name, value)| (Key::String(Arc::new(name.clone())), convert(&nothing, value, false, functions)))
+            .map(|(name, value)| {
+                (
+                    Key::String(Arc::new(name.clone())),
+                    convert(&nothing, value, false, functions),
+                )
+            })
             .collect();
         return Some((name.to_owned(), Cel::Map(Map { map: Arc::new(map) })));
     }
     if (root || schema.embedded) && matches!(name, "apiVersion" | "kind") {
-        return Some((name.to_owned(), convert(&Schema::default(), value, false, functions)));
+        return Some((
+            name.to_owned(),
+            convert(&Schema::default(), value, false, functions),
+        ));
     }
     let below = schema.properties.get(name)?;
     let unknown = below.kind == Type::Any && !below.int_or_string;
@@ -82,7 +99,10 @@ fn string(schema: &Schema, text: &str, functions: &Context<'_>) -> Cel {
     let parsed = |program: &Result<Program, String>| {
         let mut context = functions.new_inner_scope();
         context.add_variable_from_value("text", plain());
-        program.as_ref().ok().and_then(|program| program.run(&context).ok())
+        program
+            .as_ref()
+            .ok()
+            .and_then(|program| program.run(&context).ok())
     };
     match schema.format() {
         "date-time" => parsed(&TIMESTAMP).unwrap_or_else(plain),

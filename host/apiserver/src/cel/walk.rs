@@ -36,8 +36,22 @@ pub(crate) fn validate_at(
         return Vec::new();
     }
     with_functions(|functions| {
-        let mut walk = Walk { functions, found: Vec::new(), budget: BUDGET, stopped: false };
-        walk.node(schema, At { new, old, same: old.map(|old| (new, old)), root }, path);
+        let mut walk = Walk {
+            functions,
+            found: Vec::new(),
+            budget: BUDGET,
+            stopped: false,
+        };
+        walk.node(
+            schema,
+            At {
+                new,
+                old,
+                same: old.map(|old| (new, old)),
+                root,
+            },
+            path,
+        );
         walk.found
     })
 }
@@ -61,7 +75,12 @@ struct At<'v> {
 
 impl<'v> At<'v> {
     fn below(self, new: &'v Value, old: Option<&'v Value>) -> Self {
-        Self { new, old, same: old.map(|old| (new, old)).or(self.same), root: false }
+        Self {
+            new,
+            old,
+            same: old.map(|old| (new, old)).or(self.same),
+            root: false,
+        }
     }
 }
 
@@ -101,7 +120,9 @@ impl Walk<'_> {
         let functions = self.functions;
         let new = convert(schema, at.new, at.root, functions);
         let old = at.old.filter(|_| rules.iter().any(|rule| rule.uses_old_self()));
-        let old = old.filter(|old| !old.is_null()).map(|old| convert(schema, old, at.root, functions));
+        let old = old
+            .filter(|old| !old.is_null())
+            .map(|old| convert(schema, old, at.root, functions));
         let length = longest(at.new).max(at.old.map(longest).unwrap_or_default());
         for rule in rules {
             let mut context = functions.new_inner_scope();
@@ -121,16 +142,30 @@ impl Walk<'_> {
         }
     }
 
-    fn rule(&mut self, schema: &Schema, rule: &Rule, context: &Context<'_>, length: u64, at: At<'_>, path: &Path<'_>) {
+    fn rule(
+        &mut self,
+        schema: &Schema,
+        rule: &Rule,
+        context: &Context<'_>,
+        length: u64,
+        at: At<'_>,
+        path: &Path<'_>,
+    ) {
         let kind = Value::String(schema.kind.word().to_owned());
         let program = match &rule.program {
             Ok(program) => program,
             Err(error) => {
-                self.found.push(fault::invalid(path, &kind, &format!("rule compile error: compilation failed: {error}")));
+                self.found.push(fault::invalid(
+                    path,
+                    &kind,
+                    &format!("rule compile error: compilation failed: {error}"),
+                ));
                 return;
             }
         };
-        let cost = program.nodes.saturating_mul(length.max(1).saturating_pow(program.loops));
+        let cost = program
+            .nodes
+            .saturating_mul(length.max(1).saturating_pow(program.loops));
         if cost > self.budget {
             let detail = "validation failed due to running out of cost budget, no further validation rules will be run";
             self.found.push(fault::invalid(path, &kind, detail));
@@ -155,7 +190,9 @@ impl Walk<'_> {
                 return;
             }
             Err(error) => {
-                let error = error.strip_prefix("No such key").map_or(error.clone(), |rest| format!("no such key{rest}"));
+                let error = error
+                    .strip_prefix("No such key")
+                    .map_or(error.clone(), |rest| format!("no such key{rest}"));
                 let detail = format!("{error} evaluating rule: {}", rule.shown());
                 self.found.push(fault::invalid(path, &kind, &detail));
                 return;
@@ -183,9 +220,14 @@ fn broken(schema: &Schema, rule: &Rule, context: &Context<'_>, value: &Value, pa
     let detail = detail.unwrap_or_else(|| format!("failed rule: {}", rule.source));
     let field = match &rule.field_path {
         None => path.to_string(),
-        Some(below) => format!("{}.{}", path.bare(), below.trim_start_matches('.')).trim_start_matches('.').to_owned(),
+        Some(below) => format!("{}.{}", path.bare(), below.trim_start_matches('.'))
+            .trim_start_matches('.')
+            .to_owned(),
     };
-    let whole = matches!(schema.kind, crate::schema::Type::Object | crate::schema::Type::Array);
+    let whole = matches!(
+        schema.kind,
+        crate::schema::Type::Object | crate::schema::Type::Array
+    );
     match rule.reason.as_deref() {
         Some("FieldValueForbidden") => fault::forbidden(field, &detail),
         Some("FieldValueRequired") => fault::required(field, &detail),
@@ -198,7 +240,9 @@ fn broken(schema: &Schema, rule: &Rule, context: &Context<'_>, value: &Value, pa
 
 /// The element of the old list that an element of the new one continues; only keyed lists know.
 pub(crate) fn counterpart<'v>(schema: &Schema, element: &Value, old: Option<&'v Value>) -> Option<&'v Value> {
-    let ListType::Map(keys) = &schema.list_type else { return None };
+    let ListType::Map(keys) = &schema.list_type else {
+        return None;
+    };
     let same = |other: &&Value| keys.iter().all(|key| other.get(key) == element.get(key));
     old?.as_array()?.iter().find(same)
 }

@@ -12,7 +12,8 @@ fn pattern(text: &'static str) -> Regex {
 
 static UUID: LazyLock<Regex> =
     LazyLock::new(|| pattern("(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$"));
-static MAC: LazyLock<Regex> = LazyLock::new(|| pattern("(?i)^[0-9a-f]{2}([:-][0-9a-f]{2}){5}([:-][0-9a-f]{2}){0,14}$"));
+static MAC: LazyLock<Regex> =
+    LazyLock::new(|| pattern("(?i)^[0-9a-f]{2}([:-][0-9a-f]{2}){5}([:-][0-9a-f]{2}){0,14}$"));
 static EMAIL: LazyLock<Regex> = LazyLock::new(|| pattern(r"^[^@\s<>]+@[^@\s<>]+$"));
 static HOSTNAME: LazyLock<Regex> =
     LazyLock::new(|| pattern("(?i)^[a-z0-9_]([a-z0-9_-]{0,62})(\\.[a-z0-9_]([a-z0-9_-]{0,62}))*\\.?$"));
@@ -22,9 +23,8 @@ static DURATION: LazyLock<Regex> = LazyLock::new(|| {
         "^[+-]?(0|([0-9]+(\\.[0-9]*)?|\\.[0-9]+) ?(ns|us|µs|μs|ms|s|m|h|d|w|nanos?|micros?|millis?|seconds?|minutes?|hours?|days?|weeks?) ?)+$",
     )
 });
-static DATE_TIME: LazyLock<Regex> = LazyLock::new(|| {
-    pattern(r"^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:?\d{2})?$")
-});
+static DATE_TIME: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r"^\d{4}-\d{2}-\d{2}[Tt ]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:?\d{2})?$"));
 static LABEL: LazyLock<Regex> = LazyLock::new(|| pattern("^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"));
 static DOTTED: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"));
@@ -32,17 +32,22 @@ static DOTTED: LazyLock<Regex> =
 /// Whether text has a format.
 pub(super) fn fits(format: &str, text: &str) -> bool {
     match format {
-        "date-time" | "datetime" => DATE_TIME.is_match(text) && text[..10].parse::<jiff::civil::Date>().is_ok(),
+        "date-time" | "datetime" => {
+            DATE_TIME.is_match(text) && text[..10].parse::<jiff::civil::Date>().is_ok()
+        }
         "date" => text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(),
         "duration" => DURATION.is_match(text),
         "byte" => base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
         "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
         "ipv6" => text.parse::<Ipv6Addr>().is_ok(),
-        "cidr" => text.split_once('/').is_some_and(|(address, bits)| match (address.parse(), bits.parse::<u8>()) {
-            (Ok(IpAddr::V4(_)), Ok(bits)) => bits <= 32,
-            (Ok(IpAddr::V6(_)), Ok(bits)) => bits <= 128,
-            _ => false,
-        }),
+        "cidr" => {
+            text.split_once('/')
+                .is_some_and(|(address, bits)| match (address.parse(), bits.parse::<u8>()) {
+                    (Ok(IpAddr::V4(_)), Ok(bits)) => bits <= 32,
+                    (Ok(IpAddr::V6(_)), Ok(bits)) => bits <= 128,
+                    _ => false,
+                })
+        }
         "mac" => MAC.is_match(text),
         "uuid" | "uuid3" | "uuid4" | "uuid5" => UUID.is_match(text),
         "email" => EMAIL.is_match(text),

@@ -60,7 +60,10 @@ fn repeated(schema: &Schema, list: &[Value], path: &Path<'_>, found: &mut Vec<Ca
 fn canonical(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
-            let mut parts: Vec<_> = fields.iter().map(|(name, value)| format!("{name:?}:{}", canonical(value))).collect();
+            let mut parts: Vec<_> = fields
+                .iter()
+                .map(|(name, value)| format!("{name:?}:{}", canonical(value)))
+                .collect();
             parts.sort_unstable();
             format!("{{{}}}", parts.join(","))
         }

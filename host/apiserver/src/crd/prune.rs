@@ -109,18 +109,24 @@ mod tests {
             "emb": {"apiVersion": "v1", "kind": "K", "metadata": {"name": "n"}, "spec": "s", "gone": 1},
         });
         prune(&schema(), &mut value);
-        assert_eq!(value, json!({
-            "a": "1", "keep": {"free": {"x": 1}, "inner": {"k": "v"}},
-            "list": [{"v": 1}], "map": {"one": {"v": 1}},
-            "emb": {"apiVersion": "v1", "kind": "K", "metadata": {"name": "n"}, "spec": "s"},
-        }));
+        assert_eq!(
+            value,
+            json!({
+                "a": "1", "keep": {"free": {"x": 1}, "inner": {"k": "v"}},
+                "list": [{"v": 1}], "map": {"one": {"v": 1}},
+                "emb": {"apiVersion": "v1", "kind": "K", "metadata": {"name": "n"}, "spec": "s"},
+            })
+        );
     }
 
     #[test]
     fn defaults_are_filled_in_from_the_outside_in() {
         let mut value = json!({"list": [{}], "d": null, "n": null, "a": null});
         default(&schema(), &mut value);
-        assert_eq!(value, json!({"list": [{"v": 3}], "n": null, "a": "x", "nested": {"deep": 1}}));
+        assert_eq!(
+            value,
+            json!({"list": [{"v": 3}], "n": null, "a": "x", "nested": {"deep": 1}})
+        );
     }
 
     proptest! {

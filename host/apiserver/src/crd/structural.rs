@@ -28,25 +28,53 @@ pub(super) fn check(crd: &Value) -> Vec<Cause> {
         let detail = "should be a domain with at least one dot";
         found.push(fault::invalid(spec.child("group"), &crd["spec"]["group"], detail));
     }
+    if [".k8s.io", ".kubernetes.io"]
+        .iter()
+        .any(|end| format!(".{group}").ends_with(end))
+    {
+        let annotation = "api-approved.kubernetes.io";
+        if text(&crd["metadata"]["annotations"][annotation]).is_empty() {
+            let detail = format!(
+                "protected groups must have approval annotation {annotation:?}, see \
+                 https://github.com/kubernetes/enhancements/pull/1111"
+            );
+            found.push(fault::required(
+                format!("metadata.annotations[{annotation}]"),
+                &detail,
+            ));
+        }
+    }
     match text(&crd["spec"]["scope"]).as_str() {
         "Cluster" | "Namespaced" => {}
         "" => found.push(fault::required(spec.child("scope"), "")),
         _ => {
             let scopes = ["Cluster", "Namespaced"];
-            found.push(fault::not_supported(spec.child("scope"), &crd["spec"]["scope"], &scopes));
+            found.push(fault::not_supported(
+                spec.child("scope"),
+                &crd["spec"]["scope"],
+                &scopes,
+            ));
         }
     }
     if crd["spec"]["preserveUnknownFields"] == true {
         let detail = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in \
                       spec.versions[*].schema instead";
-        found.push(fault::invalid(spec.child("preserveUnknownFields"), &Value::Bool(true), detail));
+        found.push(fault::invalid(
+            spec.child("preserveUnknownFields"),
+            &Value::Bool(true),
+            detail,
+        ));
     }
     check_names(names, &spec.child("names"), &mut found);
     let strategy = text(&crd["spec"]["conversion"]["strategy"]);
     if !matches!(strategy.as_str(), "" | "None") {
         let at = spec.child("conversion");
         let at = at.child("strategy");
-        found.push(fault::not_supported(at, &crd["spec"]["conversion"]["strategy"], &["None"]));
+        found.push(fault::not_supported(
+            at,
+            &crd["spec"]["conversion"]["strategy"],
+            &["None"],
+        ));
     }
     versions(&crd["spec"]["versions"], &spec.child("versions"), &mut found);
     found
@@ -57,15 +85,32 @@ fn joined(messages: &[String]) -> Option<String> {
 }
 
 fn check_names(names: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
-    for (field, mixed) in [("plural", false), ("singular", false), ("kind", true), ("listKind", true)] {
+    for (field, mixed) in [
+        ("plural", false),
+        ("singular", false),
+        ("kind", true),
+        ("listKind", true),
+    ] {
         let Some(text) = names[field].as_str().filter(|text| !text.is_empty()) else {
             found.push(fault::required(path.child(field), ""));
             continue;
         };
-        let looked_at = if mixed { text.to_lowercase() } else { text.to_owned() };
+        let looked_at = if mixed {
+            text.to_lowercase()
+        } else {
+            text.to_owned()
+        };
         if let Some(wrong) = joined(&label_1035(&looked_at)) {
-            let before = if mixed { "may have mixed case, but should otherwise match: " } else { "" };
-            found.push(fault::invalid(path.child(field), &names[field], &format!("{before}{wrong}")));
+            let before = if mixed {
+                "may have mixed case, but should otherwise match: "
+            } else {
+                ""
+            };
+            found.push(fault::invalid(
+                path.child(field),
+                &names[field],
+                &format!("{before}{wrong}"),
+            ));
         }
     }
     if names["kind"].is_string() && names["kind"] == names["listKind"] {
@@ -89,7 +134,11 @@ fn versions(list: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
         if let Some(wrong) = joined(&label_1035(&name(version))) {
             found.push(fault::invalid(path.child("name"), &version["name"], &wrong));
         }
-        columns(&version["additionalPrinterColumns"], &path.child("additionalPrinterColumns"), found);
+        columns(
+            &version["additionalPrinterColumns"],
+            &path.child("additionalPrinterColumns"),
+            found,
+        );
         let at = path.child("schema");
         let at = at.child("openAPIV3Schema");
         let schema = &version["schema"]["openAPIV3Schema"];
@@ -101,24 +150,55 @@ fn versions(list: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
             root_with_status(schema, &at, found);
         }
         node::check(schema, &at, found);
-        selectable(&version["selectableFields"], schema, &path.child("selectableFields"), found);
+        selectable(
+            &version["selectableFields"],
+            schema,
+            &path.child("selectableFields"),
+            found,
+        );
     }
     let all = Value::Array(list.to_vec());
-    let repeated = list.iter().enumerate().any(|(index, one)| list[..index].iter().any(|two| name(one) == name(two)));
+    let repeated = list
+        .iter()
+        .enumerate()
+        .any(|(index, one)| list[..index].iter().any(|two| name(one) == name(two)));
     if repeated {
         found.push(fault::invalid(path, &all, "must contain unique version names"));
     }
     if list.iter().filter(|version| version["storage"] == true).count() != 1 {
-        found.push(fault::invalid(path, &all, "must have exactly one version marked as storage version"));
+        found.push(fault::invalid(
+            path,
+            &all,
+            "must have exactly one version marked as storage version",
+        ));
     }
 }
 
 /// With a status subresource, `status` is cut out of the schema, so nothing at the root may speak about it.
 fn root_with_status(schema: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
     const ALLOWED: [&str; 22] = [
-        "description", "type", "format", "title", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum",
-        "maxLength", "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "multipleOf", "required", "items",
-        "properties", "externalDocs", "example", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
+        "description",
+        "type",
+        "format",
+        "title",
+        "maximum",
+        "exclusiveMaximum",
+        "minimum",
+        "exclusiveMinimum",
+        "maxLength",
+        "minLength",
+        "pattern",
+        "maxItems",
+        "minItems",
+        "uniqueItems",
+        "multipleOf",
+        "required",
+        "items",
+        "properties",
+        "externalDocs",
+        "example",
+        "x-kubernetes-preserve-unknown-fields",
+        "x-kubernetes-validations",
     ];
     const NAMES: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength \
                          MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties \
@@ -128,15 +208,26 @@ fn root_with_status(schema: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
         !ALLOWED.contains(&name.as_str()) && name != "nullable"
     });
     if other {
-        let detail =
-            format!("only {NAMES} fields are allowed at the root of the schema if the status subresource is enabled");
+        let detail = format!(
+            "only {NAMES} fields are allowed at the root of the schema if the status subresource is enabled"
+        );
         found.push(fault::invalid(path, schema, &detail));
     }
 }
 
 fn columns(list: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
     const TYPES: [&str; 5] = ["integer", "number", "string", "boolean", "date"];
-    const FORMATS: [&str; 9] = ["int32", "int64", "float", "double", "byte", "date", "date-time", "password", "name"];
+    const FORMATS: [&str; 9] = [
+        "int32",
+        "int64",
+        "float",
+        "double",
+        "byte",
+        "date",
+        "date-time",
+        "password",
+        "name",
+    ];
     for (index, column) in list.as_array().into_iter().flatten().enumerate() {
         let path = path.index(index);
         let text = |name: &str| column[name].as_str().unwrap_or_default();
@@ -157,7 +248,11 @@ fn columns(list: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
         match text("jsonPath") {
             "" => found.push(fault::required(at, "")),
             path if !path.starts_with('.') => {
-                found.push(fault::invalid(at, &column["jsonPath"], "must be a simple json path starting with ."));
+                found.push(fault::invalid(
+                    at,
+                    &column["jsonPath"],
+                    "must be a simple json path starting with .",
+                ));
             }
             path if crate::table::JsonPath::parse(path).is_none() => {
                 let detail = format!("unrecognized column definition {path:?}");
@@ -183,10 +278,16 @@ fn selectable(list: &Value, schema: &Value, path: &Path<'_>, found: &mut Vec<Cau
             found.push(fault::invalid(at, &field["jsonPath"], &detail));
             continue;
         };
-        let target = names.split('.').try_fold(schema, |node, name| node["properties"].get(name));
+        let target = names
+            .split('.')
+            .try_fold(schema, |node, name| node["properties"].get(name));
         match target {
             _ if names.starts_with("metadata") => {
-                found.push(fault::invalid(at, &field["jsonPath"], "must not point to fields in metadata"));
+                found.push(fault::invalid(
+                    at,
+                    &field["jsonPath"],
+                    "must not point to fields in metadata",
+                ));
             }
             None => {
                 let detail = "is an invalid path: does not refer to a valid field";

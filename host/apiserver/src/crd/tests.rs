@@ -22,7 +22,9 @@ fn spec(properties: Value) -> Value {
 }
 
 fn resource(schema: Value) -> Resource {
-    resources_of(&definition(schema)).expect("a good definition").remove(0)
+    resources_of(&definition(schema))
+        .expect("a good definition")
+        .remove(0)
 }
 
 fn thing(spec: Value) -> Value {
@@ -30,16 +32,30 @@ fn thing(spec: Value) -> Value {
 }
 
 fn told(causes: &[Cause]) -> Vec<String> {
-    causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect()
+    causes
+        .iter()
+        .map(|cause| format!("{}: {}", cause.field, cause.message))
+        .collect()
 }
 
 #[test]
 fn a_definition_makes_a_resource() {
     let thing = resource(spec(json!({"a": {"type": "string"}})));
-    assert_eq!((thing.plural.as_str(), thing.kind.as_str(), thing.list_kind.as_str()), ("things", "Thing", "ThingList"));
+    assert_eq!(
+        (
+            thing.plural.as_str(),
+            thing.kind.as_str(),
+            thing.list_kind.as_str()
+        ),
+        ("things", "Thing", "ThingList")
+    );
     assert!(thing.namespaced && thing.has_status && thing.custom && thing.counts_generation);
     assert_eq!(thing.columns[0].name, "Age");
-    assert!(thing.schema.properties["metadata"].properties.contains_key("finalizers"));
+    assert!(
+        thing.schema.properties["metadata"]
+            .properties
+            .contains_key("finalizers")
+    );
 }
 
 #[rstest::rstest]
@@ -76,7 +92,11 @@ fn a_definition_makes_a_resource() {
 #[case(json!({"l": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"], "items":
     {"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}}}}}), json!({"l": [{"k": "a"}, {"k": "a"}]}),
     "spec.l[1]: Duplicate value: {\"k\":\"a\"}")]
-fn a_bad_object_is_refused_in_the_real_words(#[case] properties: Value, #[case] written: Value, #[case] message: &str) {
+fn a_bad_object_is_refused_in_the_real_words(
+    #[case] properties: Value,
+    #[case] written: Value,
+    #[case] message: &str,
+) {
     let causes = validate(&resource(spec(properties)), &thing(written), None);
     assert_eq!(told(&causes), [message]);
 }
@@ -97,10 +117,15 @@ fn exactly_one_branch_must_fit() {
 
 #[test]
 fn what_was_wrong_before_and_did_not_change_is_left_alone() {
-    let thing_of = resource(spec(json!({"n": {"type": "integer", "minimum": 5}, "s": {"type": "string"}})));
+    let thing_of = resource(spec(
+        json!({"n": {"type": "integer", "minimum": 5}, "s": {"type": "string"}}),
+    ));
     let old = thing(json!({"n": 1, "s": "a"}));
     assert!(validate(&thing_of, &thing(json!({"n": 1, "s": "b"})), Some(&old)).is_empty());
-    assert_eq!(validate(&thing_of, &thing(json!({"n": 2, "s": "b"})), Some(&old)).len(), 1);
+    assert_eq!(
+        validate(&thing_of, &thing(json!({"n": 2, "s": "b"})), Some(&old)).len(),
+        1
+    );
 }
 
 #[test]
@@ -117,18 +142,29 @@ fn rules_speak_for_themselves() {
         ],
     }}});
     let thing_of = resource(schema);
-    let check = |new: Value, old: Option<Value>| {
-        told(&validate(&thing_of, &thing(new), old.map(thing).as_ref()))
-    };
+    let check =
+        |new: Value, old: Option<Value>| told(&validate(&thing_of, &thing(new), old.map(thing).as_ref()));
     assert_eq!(check(json!({"min": 1, "max": 2}), None), Vec::<String>::new());
-    assert_eq!(check(json!({"min": 3, "max": 2}), None), ["spec.min: Invalid value: min 3 is above max 2"]);
-    assert_eq!(check(json!({"max": 100}), None), ["spec: Invalid value: failed rule: !has(self.max) || self.max < 100"]);
+    assert_eq!(
+        check(json!({"min": 3, "max": 2}), None),
+        ["spec.min: Invalid value: min 3 is above max 2"]
+    );
+    assert_eq!(
+        check(json!({"max": 100}), None),
+        ["spec: Invalid value: failed rule: !has(self.max) || self.max < 100"]
+    );
     assert_eq!(check(json!({"min": 13}), None), ["spec: Forbidden: unlucky"]);
     // A transition rule asks about a change, not about a beginning.
     assert_eq!(check(json!({"name": "a"}), None), Vec::<String>::new());
-    assert_eq!(check(json!({"name": "b"}), Some(json!({"name": "a"}))), ["spec.name: Invalid value: \"b\": name is fixed"]);
+    assert_eq!(
+        check(json!({"name": "b"}), Some(json!({"name": "a"}))),
+        ["spec.name: Invalid value: \"b\": name is fixed"]
+    );
     // What broke a rule before and did not change is left alone.
-    assert_eq!(check(json!({"max": 100}), Some(json!({"max": 100}))), Vec::<String>::new());
+    assert_eq!(
+        check(json!({"max": 100}), Some(json!({"max": 100}))),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -140,21 +176,34 @@ fn old_self_may_be_optional() {
         let old = old.map(|n| thing(json!({"n": n})));
         validate(&thing_of, &thing(json!({"n": new})), old.as_ref()).len()
     };
-    assert_eq!((check(1, None), check(2, None), check(3, Some(2)), check(1, Some(2))), (0, 1, 0, 1));
+    assert_eq!(
+        (
+            check(1, None),
+            check(2, None),
+            check(3, Some(2)),
+            check(1, Some(2))
+        ),
+        (0, 1, 0, 1)
+    );
 }
 
 #[test]
 fn list_elements_are_matched_by_their_key() {
-    let schema = spec(json!({"l": {"type": "array", "maxItems": 9, "x-kubernetes-list-type": "map",
+    let schema = spec(
+        json!({"l": {"type": "array", "maxItems": 9, "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["k"], "items": {"type": "object", "required": ["k"],
         "properties": {"k": {"type": "string"}, "v": {"type": "integer",
-            "x-kubernetes-validations": [{"rule": "self >= oldSelf", "message": "shrinks"}]}}}}}));
+            "x-kubernetes-validations": [{"rule": "self >= oldSelf", "message": "shrinks"}]}}}}}),
+    );
     let thing_of = resource(schema);
     let old = thing(json!({"l": [{"k": "a", "v": 1}, {"k": "b", "v": 5}]}));
     let swapped = thing(json!({"l": [{"k": "b", "v": 5}, {"k": "a", "v": 1}]}));
     assert!(validate(&thing_of, &swapped, Some(&old)).is_empty());
     let smaller = thing(json!({"l": [{"k": "b", "v": 4}]}));
-    assert_eq!(told(&validate(&thing_of, &smaller, Some(&old))), ["spec.l[0].v: Invalid value: 4: shrinks"]);
+    assert_eq!(
+        told(&validate(&thing_of, &smaller, Some(&old))),
+        ["spec.l[0].v: Invalid value: 4: shrinks"]
+    );
 }
 
 #[test]
@@ -168,10 +217,15 @@ fn rules_wait_until_the_object_is_well_formed() {
 
 #[test]
 fn work_without_end_is_refused() {
-    let schema = spec(json!({"l": {"type": "array", "maxItems": 3000, "items": {"type": "integer"},
-        "x-kubernetes-validations": [{"rule": "self.all(a, self.all(b, a + b > 0))"}]}}));
+    let schema = spec(
+        json!({"l": {"type": "array", "maxItems": 3000, "items": {"type": "integer"},
+        "x-kubernetes-validations": [{"rule": "self.all(a, self.all(b, a + b > 0))"}]}}),
+    );
     let causes = check_structural(&definition(schema)).expect_err("too expensive");
-    assert!(causes[0].message.contains("estimated rule cost exceeds budget"), "{causes:?}");
+    assert!(
+        causes[0].message.contains("estimated rule cost exceeds budget"),
+        "{causes:?}"
+    );
 }
 
 #[rstest::rstest]
@@ -196,15 +250,39 @@ fn work_without_end_is_refused() {
 #[case(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": false}),
     "spec.versions[0].schema.openAPIV3Schema.x-kubernetes-preserve-unknown-fields: Invalid value: false: must be true or undefined")]
 fn a_schema_that_is_not_structural_is_refused(#[case] schema: Value, #[case] message: &str) {
-    assert_eq!(told(&check_structural(&definition(schema)).expect_err("refused")), [message]);
+    assert_eq!(
+        told(&check_structural(&definition(schema)).expect_err("refused")),
+        [message]
+    );
 }
 
 #[test]
 fn a_rule_that_does_not_compile_refuses_the_definition() {
-    let schema = spec(json!({"a": {"type": "integer", "x-kubernetes-validations": [{"rule": "self.b > 1"}]}}));
+    let schema =
+        spec(json!({"a": {"type": "integer", "x-kubernetes-validations": [{"rule": "self.b > 1"}]}}));
     let causes = check_structural(&definition(schema)).expect_err("refused");
-    assert!(causes[0].field.ends_with(".properties[a].x-kubernetes-validations[0].rule"), "{causes:?}");
-    assert!(causes[0].message.contains("type 'int' does not support field selection"), "{causes:?}");
+    assert!(
+        causes[0]
+            .field
+            .ends_with(".properties[a].x-kubernetes-validations[0].rule"),
+        "{causes:?}"
+    );
+    assert!(
+        causes[0]
+            .message
+            .contains("type 'int' does not support field selection"),
+        "{causes:?}"
+    );
+}
+
+#[test]
+fn a_default_that_breaks_a_rule_refuses_the_definition() {
+    let schema = spec(
+        json!({"a": {"type": "integer", "default": 1, "x-kubernetes-validations": [{"rule": "self > 1"}]}}),
+    );
+    let causes = check_structural(&definition(schema)).expect_err("refused");
+    assert!(causes[0].field.ends_with(".properties[a].default"), "{causes:?}");
+    assert_eq!(causes[0].message, "Invalid value: 1: failed rule: self > 1");
 }
 
 #[test]
@@ -215,9 +293,18 @@ fn names_and_versions_fit_together() {
     crd["spec"]["scope"] = "Global".into();
     crd["spec"]["versions"][0]["storage"] = false.into();
     let causes = told(&check_structural(&crd).expect_err("refused"));
-    assert_eq!(causes[0], "metadata.name: Invalid value: \"other.example.com\": must be spec.names.plural+\".\"+spec.group");
-    assert_eq!(causes[1], "spec.group: Invalid value: \"example\": should be a domain with at least one dot");
-    assert_eq!(causes[2], "spec.scope: Unsupported value: \"Global\": supported values: \"Cluster\", \"Namespaced\"");
+    assert_eq!(
+        causes[0],
+        "metadata.name: Invalid value: \"other.example.com\": must be spec.names.plural+\".\"+spec.group"
+    );
+    assert_eq!(
+        causes[1],
+        "spec.group: Invalid value: \"example\": should be a domain with at least one dot"
+    );
+    assert_eq!(
+        causes[2],
+        "spec.scope: Unsupported value: \"Global\": supported values: \"Cluster\", \"Namespaced\""
+    );
     assert!(causes[3].ends_with("must have exactly one version marked as storage version"));
 }
 
@@ -227,7 +314,10 @@ fn a_definition_keeps_its_names() {
     let mut new = old.clone();
     new["spec"]["names"]["kind"] = "Other".into();
     new["spec"]["scope"] = "Cluster".into();
-    let fields: Vec<_> = check_update(&new, &old).into_iter().map(|cause| cause.field).collect();
+    let fields: Vec<_> = check_update(&new, &old)
+        .into_iter()
+        .map(|cause| cause.field)
+        .collect();
     assert_eq!(fields, ["spec.names.kind", "spec.scope"]);
 }
 

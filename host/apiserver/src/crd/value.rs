@@ -58,7 +58,8 @@ fn word(value: &Value) -> &'static str {
 
 /// Whether the value has the type; says so if not.
 fn kind(schema: &Schema, value: &Value, path: &Path<'_>, found: &mut Vec<Cause>) -> bool {
-    let whole = |number: &Number| !number.is_f64() || number.as_f64().is_some_and(|float| float.fract() == 0.0);
+    let whole =
+        |number: &Number| !number.is_f64() || number.as_f64().is_some_and(|float| float.fract() == 0.0);
     let fits = match (schema.kind, value) {
         (_, Value::Null) => schema.nullable || (schema.kind == Type::Any && !schema.int_or_string),
         (Type::Any, Value::Number(number)) if schema.int_or_string => whole(number),
@@ -72,7 +73,11 @@ fn kind(schema: &Schema, value: &Value, path: &Path<'_>, found: &mut Vec<Cause>)
         _ => false,
     };
     if !fits {
-        let wanted = if schema.int_or_string { "integer,string" } else { schema.kind.word() };
+        let wanted = if schema.int_or_string {
+            "integer,string"
+        } else {
+            schema.kind.word()
+        };
         let actual = word(value);
         let detail = format!("{} in body must be of type {wanted}: {actual:?}", path.bare());
         found.push(fault::type_invalid(path, &Value::from(actual), &detail));
@@ -93,7 +98,10 @@ fn branches(schema: &Schema, value: &Value, path: &Path<'_>, found: &mut Vec<Cau
     if !junctors.any.is_empty() {
         let tried: Vec<_> = junctors.any.iter().map(|branch| failures(branch)).collect();
         if tried.iter().all(|failed| !failed.is_empty()) {
-            whole(found, &format!("{name:?} must validate at least one schema (anyOf)"));
+            whole(
+                found,
+                &format!("{name:?} must validate at least one schema (anyOf)"),
+            );
             found.extend(fewest(tried));
         }
     }
@@ -102,7 +110,10 @@ fn branches(schema: &Schema, value: &Value, path: &Path<'_>, found: &mut Vec<Cau
         match tried.iter().filter(|failed| failed.is_empty()).count() {
             1 => {}
             0 => {
-                whole(found, &format!("{name:?} must validate one and only one schema (oneOf). Found none valid"));
+                whole(
+                    found,
+                    &format!("{name:?} must validate one and only one schema (oneOf). Found none valid"),
+                );
                 found.extend(fewest(tried));
             }
             many => {
@@ -119,16 +130,27 @@ fn branches(schema: &Schema, value: &Value, path: &Path<'_>, found: &mut Vec<Cau
         if good < tried.len() {
             found.extend(tried.into_iter().flatten());
             let none = if good == 0 { ". None validated" } else { "" };
-            whole(found, &format!("{name:?} must validate all the schemas (allOf){none}"));
+            whole(
+                found,
+                &format!("{name:?} must validate all the schemas (allOf){none}"),
+            );
         }
     }
-    if junctors.not.as_ref().is_some_and(|branch| failures(branch).is_empty()) {
+    if junctors
+        .not
+        .as_ref()
+        .is_some_and(|branch| failures(branch).is_empty())
+    {
         whole(found, &format!("{name:?} must not validate the schema (not)"));
     }
 }
 
 fn limit(schema: &Schema, name: &str) -> Option<i64> {
-    schema.check(name).and_then(|limit| limit.as_i64().or_else(|| limit.as_f64().map(|limit| limit as i64)))
+    schema.check(name).and_then(|limit| {
+        limit
+            .as_i64()
+            .or_else(|| limit.as_f64().map(|limit| limit as i64))
+    })
 }
 
 fn string(schema: &Schema, text: &str, value: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
@@ -160,9 +182,15 @@ fn string(schema: &Schema, text: &str, value: &Value, path: &Path<'_>, found: &m
 fn number(schema: &Schema, number: &Number, value: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
     let name = path.bare();
     let in_range = match (schema.kind, schema.format()) {
-        (Type::Integer, "int32") => number.as_i64().is_some_and(|number| i32::try_from(number).is_ok()),
-        (Type::Integer, _) => number.as_i64().is_some() || number.as_f64().is_some_and(|float| float.abs() < 9.2e18),
-        (Type::Number, "float") => number.as_f64().is_some_and(|float| float.abs() <= f64::from(f32::MAX)),
+        (Type::Integer, "int32") => number
+            .as_i64()
+            .is_some_and(|number| i32::try_from(number).is_ok()),
+        (Type::Integer, _) => {
+            number.as_i64().is_some() || number.as_f64().is_some_and(|float| float.abs() < 9.2e18)
+        }
+        (Type::Number, "float") => number
+            .as_f64()
+            .is_some_and(|float| float.abs() <= f64::from(f32::MAX)),
         _ => true,
     };
     if !in_range {
@@ -174,9 +202,19 @@ fn number(schema: &Schema, number: &Number, value: &Value, path: &Path<'_>, foun
         whole(found, &detail);
     }
     let actual = number.as_f64().unwrap_or(f64::NAN);
-    let bound = |key: &str| schema.check(key).and_then(|bound| Some((bound.as_f64()?, fault::number(bound))));
+    let bound = |key: &str| {
+        schema
+            .check(key)
+            .and_then(|bound| Some((bound.as_f64()?, fault::number(bound))))
+    };
     let exclusive = |key: &str| schema.check(key).and_then(Value::as_bool) == Some(true);
-    let mut tell = |what: String| found.push(fault::invalid(path, value, &format!("{name} in body should be {what}")));
+    let mut tell = |what: String| {
+        found.push(fault::invalid(
+            path,
+            value,
+            &format!("{name} in body should be {what}"),
+        ))
+    };
     if let Some((factor, shown)) = bound("multipleOf") {
         let ratio = actual / factor;
         if factor > 0.0 && (ratio - ratio.round()).abs() > 1e-9 {
@@ -202,7 +240,13 @@ fn number(schema: &Schema, number: &Number, value: &Value, path: &Path<'_>, foun
 fn array(schema: &Schema, list: &[Value], old: Option<&Value>, path: &Path<'_>, found: &mut Vec<Cause>) {
     if let Some(items) = &schema.items {
         for (index, item) in list.iter().enumerate() {
-            node(items, item, counterpart(schema, item, old), &path.index(index), found);
+            node(
+                items,
+                item,
+                counterpart(schema, item, old),
+                &path.index(index),
+                found,
+            );
         }
     }
     let length = i64::try_from(list.len()).unwrap_or(i64::MAX);
@@ -236,7 +280,13 @@ fn object(schema: &Schema, new: &Value, old: Option<&Value>, path: &Path<'_>, fo
     }
     for (name, value) in fields {
         if let Some(below) = schema.field(name) {
-            node(below, value, before.and_then(|before| before.get(name)), &path.child(name), found);
+            node(
+                below,
+                value,
+                before.and_then(|before| before.get(name)),
+                &path.child(name),
+                found,
+            );
         }
     }
     for name in schema.required.iter().filter(|name| !fields.contains_key(*name)) {
@@ -245,11 +295,16 @@ fn object(schema: &Schema, new: &Value, old: Option<&Value>, path: &Path<'_>, fo
 }
 
 fn one_of_enum(schema: &Schema, value: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
-    let Some(allowed) = schema.check("enum").and_then(Value::as_array) else { return };
+    let Some(allowed) = schema.check("enum").and_then(Value::as_array) else {
+        return;
+    };
     let same = |one: &Value| one == value || (one.as_f64().is_some() && one.as_f64() == value.as_f64());
     if allowed.iter().any(same) {
         return;
     }
-    let names: Vec<_> = allowed.iter().map(|one| one.as_str().map_or_else(|| one.to_string(), Into::into)).collect();
+    let names: Vec<_> = allowed
+        .iter()
+        .map(|one| one.as_str().map_or_else(|| one.to_string(), Into::into))
+        .collect();
     found.push(fault::not_supported(path, value, &names));
 }

@@ -116,7 +116,9 @@ fn bracket(text: &str) -> Option<Step> {
 }
 
 fn find<'v>(steps: &[Step], value: &'v Value) -> Option<&'v Value> {
-    let Some((step, rest)) = steps.split_first() else { return Some(value) };
+    let Some((step, rest)) = steps.split_first() else {
+        return Some(value);
+    };
     match step {
         Step::Name(name) => find(rest, value.get(name)?),
         Step::Index(index) => {
@@ -168,7 +170,10 @@ mod tests {
             "spec": {"name": "n", "dotted.name": 1},
             "list": [{"k": "1", "v": "a", "n": 7}, {"k": "2", "v": "b", "only": true}],
         });
-        assert_eq!(JsonPath::parse(path).expect("parses").first(&object), Some(&expected));
+        assert_eq!(
+            JsonPath::parse(path).expect("parses").first(&object),
+            Some(&expected)
+        );
     }
 
     #[rstest::rstest]

@@ -37,8 +37,9 @@ fn rename_owned_fields(object: &mut Value, version: &str) {
     else {
         return;
     };
-    for entry in entries.iter_mut().filter(|entry| entry["apiVersion"] != version) {
-        entry["apiVersion"] = version.into();
+    let entries = entries.iter_mut().filter_map(Value::as_object_mut);
+    for entry in entries.filter(|entry| entry.get("apiVersion").is_some_and(|own| own != version)) {
+        entry.insert("apiVersion".into(), version.into());
         let Some(owned) = entry.get_mut("fieldsV1").and_then(Value::as_object_mut) else {
             continue;
         };

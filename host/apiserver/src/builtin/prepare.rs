@@ -1,13 +1,13 @@
 //! What the server itself puts into a built-in object on its way in.
 
 use base64::Engine as _;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::resource::Resource;
 
 /// Completes an object that is created (`old` is none) or replaced. Defaults of the schema are in place already.
 pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Value>) {
-    if resource.custom {
+    if resource.custom || !object.is_object() {
         return;
     }
     match (resource.group.as_str(), resource.kind.as_str()) {
@@ -22,18 +22,27 @@ pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Valu
     }
 }
 
-/// `stringData` is a way to write `data`, and is never kept.
+/// `stringData` is a way to write `data`, and is never kept. What has another type is left for the checks to tell.
 fn secret(object: &mut Value) {
     let Some(fields) = object.as_object_mut() else {
         return;
     };
+    let text = |plain: &Map<String, Value>| plain.values().all(Value::is_string);
+    if !fields
+        .get("stringData")
+        .and_then(Value::as_object)
+        .is_some_and(text)
+    {
+        return;
+    }
     let Some(Value::Object(plain)) = fields.remove("stringData") else {
         return;
     };
-    let data = fields.entry("data").or_insert_with(|| json!({}));
-    for (key, value) in plain {
-        let bytes = value.as_str().unwrap_or_default();
-        data[key] = base64::engine::general_purpose::STANDARD.encode(bytes).into();
+    if let Some(data) = fields.entry("data").or_insert_with(|| json!({})).as_object_mut() {
+        for (key, value) in plain {
+            let coded = base64::engine::general_purpose::STANDARD.encode(value.as_str().unwrap_or_default());
+            data.insert(key, coded.into());
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tests of the built-in kinds.
 
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -157,4 +158,101 @@ fn both_shapes_of_events_are_one_storage() {
     assert_eq!(shapes.len(), 2);
     assert!(shapes.iter().all(|shape| storage_group(shape).is_empty()));
     assert_eq!(object_meta().kind, Type::Object);
+}
+
+/// Any JSON, with the names that the server looks at.
+fn anything() -> impl Strategy<Value = Value> {
+    let name = prop::sample::select(vec![
+        "metadata",
+        "name",
+        "namespace",
+        "labels",
+        "annotations",
+        "ownerReferences",
+        "finalizers",
+        "managedFields",
+        "spec",
+        "status",
+        "taints",
+        "key",
+        "effect",
+        "conditions",
+        "type",
+        "data",
+        "stringData",
+        "containers",
+        "image",
+        "roleRef",
+        "kind",
+        "apiVersion",
+        "series",
+        "involvedObject",
+        "regarding",
+        "note",
+        "message",
+        "usages",
+        "versions",
+        "schema",
+        "openAPIV3Schema",
+        "properties",
+        "items",
+        "names",
+        "fieldsV1",
+        "phase",
+        "containerStatuses",
+        "state",
+        "addresses",
+    ]);
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        prop::sample::select(vec!["", "a", "Ready", "2026-01-01T00:00:00Z", "object", "é/%"])
+            .prop_map(Value::from),
+    ];
+    leaf.prop_recursive(5, 40, 5, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((name.clone(), inner), 0..5).prop_map(|fields| {
+                Value::Object(
+                    fields
+                        .into_iter()
+                        .map(|(name, value)| (name.to_owned(), value))
+                        .collect(),
+                )
+            }),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn no_object_is_too_strange(object in anything(), old in anything()) {
+        for resource in resources() {
+            let mut new = object.clone();
+            fields::unknown(&resource.schema, &new);
+            crate::crd::prune(&resource.schema, &mut new);
+            crate::crd::default(&resource.schema, &mut new);
+            prepare(&resource, &mut new, None);
+            to_storage(&resource, &mut new);
+            from_storage(&resource, &mut new);
+            validate(&resource, &new, None);
+            validate(&resource, &new, Some(&old));
+            let rows = crate::table::table(&resource, &[new], &Value::Null, crate::table::IncludeObject::Object);
+            prop_assert_eq!(rows["rows"].as_array().map(Vec::len), Some(1));
+        }
+    }
+
+    #[test]
+    fn no_definition_is_too_strange(schema in anything()) {
+        let crd = json!({
+            "metadata": {"name": "things.example.com"},
+            "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]},
+        });
+        // Refused or not, it is always said.
+        prop_assert!(crate::crd::resources_of(&crd).is_ok() || crate::crd::resources_of(&crd).is_err_and(|told| !told.is_empty()));
+    }
 }

@@ -213,7 +213,7 @@ fn number(schema: &Schema, number: &Number, value: &Value, path: &Path<'_>, foun
             path,
             value,
             &format!("{name} in body should be {what}"),
-        ))
+        ));
     };
     if let Some((factor, shown)) = bound("multipleOf") {
         let ratio = actual / factor;

@@ -1,5 +1,8 @@
 //! Enrollment: the host's own memory of one private node, whichever way it joined.
 
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -65,6 +68,12 @@ pub struct EnrollmentStatus {
     /// What of the profile stands on the node; only this is ever pruned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<Applied>,
+    /// What the claim gave the node when it joined; later edits of the claim do not reach it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joined: Option<JoinedWith>,
+    /// Where the profile's value met another's and won since the node joined, like `label:workload`; each was told once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clashes: Vec<String>,
     /// `applied` or `removed`; startup taints never come back after `removed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup_taints: Option<String>,
@@ -80,6 +89,12 @@ pub struct EnrollmentStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Applied {
+    /// uid of the Node that they stand on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_uid: Option<String>,
+    /// The profile that they are from; unset while a change is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profile: Option<ProfileVersion>,
     /// Label keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
@@ -92,4 +107,30 @@ pub struct Applied {
     /// Startup taints as `key:effect`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub startup_taints: Vec<String>,
+}
+
+/// One certain state of a profile.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ProfileVersion {
+    /// Name.
+    pub name: String,
+    /// uid.
+    pub uid: String,
+    /// `metadata.generation`
+    pub generation: i64,
+}
+
+/// What a claim gives its node at the join.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct JoinedWith {
+    /// `spec.nodeLabels`
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// `spec.taints`
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<Taint>,
+    /// `spec.startupTaints`
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub startup_taints: Vec<Taint>,
 }

@@ -9,6 +9,8 @@ pub const REPORTER: &str = "hostler";
 pub const CLAIM_FINALIZER: &str = "hostler.dev/release";
 /// On a tenant from before its first claim until its last claim and its control plane are gone.
 pub const TENANT_FINALIZER: &str = "hostler.dev/tenant";
+/// On a project until its namespace is gone.
+pub const PROJECT_FINALIZER: &str = "hostler.dev/project";
 /// On a provider while a type, claim or hold names it.
 pub const PROVIDER_FINALIZER: &str = "hostler.dev/in-use";
 
@@ -22,6 +24,10 @@ pub const CLAIM_NAME: &str = "hostler.dev/claim";
 pub const TENANT_UID: &str = "hostler.dev/tenant-uid";
 /// Pool of a claim.
 pub const POOL: &str = "hostler.dev/pool";
+/// On a claim of a pool: its slot and round, as `slot.round`.
+pub const SLOT: &str = "hostler.dev/slot";
+/// On a claim of a pool: how many before it failed in a row.
+pub const ATTEMPT: &str = "hostler.dev/attempt";
 /// Which installation of Hostler made an object.
 pub const INSTALLATION: &str = "hostler.dev/installation";
 /// On a provider: property keys, separated by commas, that tenants may set in pools and claims beyond the built-in ones.

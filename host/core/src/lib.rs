@@ -2,10 +2,19 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod boot;
 pub mod grant;
+pub mod join;
 pub mod loan;
+pub mod pool;
+pub mod profile;
+pub mod properties;
+pub mod protected;
 pub mod retry;
 pub mod scope;
 pub mod seams;
+pub mod selector;
+pub mod values;
+pub mod verdict;
 pub mod view;

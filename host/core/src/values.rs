@@ -1,0 +1,181 @@
+//! The values of a tenant (`spec.template.helmRelease.values`): YAML 1.2 text, read strictly where it orders machines.
+//!
+//! `privateNodes` is known key by key; the other keys of the chart are known by name and opaque inside; anything else is refused.
+//! Every problem names the path it was found at and what would mend it. One problem refuses the whole text, so that a typo in one
+//! pool can never be read as "this pool is gone".
+
+mod chart;
+mod grace;
+mod nearest;
+mod pools;
+mod shape;
+pub(crate) mod syntax;
+
+use serde_json::Value;
+
+pub use grace::Grace;
+pub use pools::{Kind, MAX_QUANTITY, Pool};
+
+use crate::seams::Reason;
+
+/// Most bytes of values that are read.
+pub const MAX_BYTES: usize = 256 << 10;
+/// Deepest nesting that is read.
+pub const MAX_DEPTH: usize = 64;
+/// Most problems that one text names; the rest are counted.
+const MAX_TOLD: usize = 5;
+
+/// What the host reads of a tenant's values.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Values {
+    /// `controlPlane.endpoint`: `host:port` that machines join.
+    pub endpoint: Option<String>,
+    /// `privateNodes`
+    pub private_nodes: PrivateNodes,
+}
+
+/// `privateNodes`: whether the tenant has machines of its own, and which.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PrivateNodes {
+    /// `enabled`
+    pub enabled: bool,
+    /// `defaultProfile`
+    pub default_profile: Option<String>,
+    /// Every pool of `autoNodes`, in the order of the text; empty unless enabled.
+    pub pools: Vec<Pool>,
+    /// The whole section as written, for what other parts of the host read of it.
+    pub raw: Value,
+}
+
+/// One thing that is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {message}")]
+pub struct Problem {
+    /// Like `privateNodes.autoNodes[0].static[1].quantity`.
+    pub path: String,
+    /// `InvalidValues`, or a narrower word such as `ProtectedKey`.
+    pub code: &'static str,
+    /// What is wrong and what would mend it.
+    pub message: String,
+}
+
+impl Problem {
+    pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), code: INVALID, message: message.into() }
+    }
+}
+
+/// Code of a problem that has no narrower one.
+pub const INVALID: &str = "InvalidValues";
+
+/// Reads the values of a tenant.
+///
+/// # Errors
+/// Everything that is wrong with them, in the order of the text.
+pub fn parse(text: &str) -> Result<Values, Vec<Problem>> {
+    let tree = tree(text).map_err(|problem| vec![problem])?;
+    let mut problems = Vec::new();
+    shape::check(&chart::VALUES, "", &tree, &mut problems);
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let values = read(&tree, &mut problems);
+    if problems.is_empty() { Ok(values) } else { Err(problems) }
+}
+
+/// All problems as one reason: the code of the first, at most five texts.
+#[must_use]
+pub fn reason(problems: &[Problem]) -> Reason {
+    let told: Vec<String> = problems.iter().take(MAX_TOLD).map(ToString::to_string).collect();
+    let more = match problems.len().saturating_sub(MAX_TOLD) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    Reason::new(problems.first().map_or(INVALID, |problem| problem.code), format!("{}{more}", told.join("; ")))
+        .remedy("mend spec.template.helmRelease.values; until then nothing is ordered and existing claims stay")
+}
+
+fn tree(text: &str) -> Result<Value, Problem> {
+    if text.len() > MAX_BYTES {
+        return Err(Problem::new("values", format!("{} bytes are too many, at most {MAX_BYTES} are read", text.len())));
+    }
+    if text.trim().is_empty() {
+        return Ok(Value::Null);
+    }
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: MAX_DEPTH,
+            flow_nesting_limit: MAX_DEPTH,
+            max_documents: 1,
+            max_events: 100_000,
+            max_nodes: 50_000,
+            max_anchors: 64,
+            max_aliases: 256,
+            max_merge_keys: 256,
+        },
+        alias_limits: serde_saphyr::alias_limits! {
+            max_total_replayed_events: 10_000,
+            max_replay_stack_depth: 8,
+        },
+        strict_booleans: true,
+        emit_comments: false,
+        with_snippet: false,
+    };
+    let tree: Value = serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| Problem::new("values", format!("not YAML that can be read: {}", one_line(&error.to_string()))))?;
+    if depth(&tree) > MAX_DEPTH {
+        return Err(Problem::new("values", format!("nested deeper than {MAX_DEPTH} levels")));
+    }
+    Ok(tree)
+}
+
+fn read(tree: &Value, problems: &mut Vec<Problem>) -> Values {
+    let endpoint = shape::at(tree, &["controlPlane", "endpoint"]).and_then(Value::as_str).map(ToOwned::to_owned);
+    let section = tree.get("privateNodes").filter(|section| !section.is_null());
+    let enabled = section.and_then(|section| section.get("enabled")).and_then(Value::as_bool).unwrap_or(false);
+    if let Some(endpoint) = &endpoint {
+        if let Err(message) = syntax::host_port(endpoint) {
+            problems.push(Problem::new("controlPlane.endpoint", message));
+        } else if !enabled {
+            problems.push(Problem::new(
+                "controlPlane.endpoint",
+                "is only valid with private nodes; set privateNodes.enabled: true or remove it",
+            ));
+        }
+    }
+    let Some(section) = section else {
+        return Values { endpoint, ..Values::default() };
+    };
+    let default_profile = shape::text(section, "defaultProfile").map(ToOwned::to_owned);
+    if let Some(profile) = &default_profile
+        && let Err(message) = syntax::subdomain(profile)
+    {
+        problems.push(Problem::new("privateNodes.defaultProfile", message));
+    }
+    let pools = pools::read(section, problems);
+    Values {
+        endpoint,
+        private_nodes: PrivateNodes {
+            enabled,
+            default_profile,
+            pools: if enabled { pools } else { Vec::new() },
+            raw: section.clone(),
+        },
+    }
+}
+
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
+fn one_line(text: &str) -> String {
+    let line: String = text.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
+    if line.chars().count() > 200 { line.chars().take(200).collect() } else { line }
+}
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@
 mod conditions;
 mod hardware;
 mod machine;
+mod phases;
 mod power;
 mod registration;
 mod status;

@@ -25,7 +25,8 @@ pub struct Times {
     pub heartbeat: Duration,
     /// Between two full status reports of a node on which nothing changes.
     pub report: Duration,
-    /// Before what failed is tried again: missing BMC credentials, an API that a server cannot reach.
+    /// Before missing BMC credentials are looked for again, and at most before an API server that does not answer is dialled
+    /// again.
     pub retry: Duration,
     /// Between two looks of a server at its signing request.
     pub poll: Duration,
@@ -44,7 +45,7 @@ impl Default for Times {
             ready: Duration::from_millis(500),
             heartbeat: Duration::from_secs(10),
             report: Duration::from_secs(300),
-            retry: Duration::from_secs(10),
+            retry: Duration::from_secs(2),
             poll: Duration::from_millis(250),
         }
     }

@@ -90,18 +90,26 @@ pub(crate) async fn run(site: Arc<Site>, boot: Boot) {
     // What stands in the host's annotations now is what DHCP answers at this boot.
     let host = boot.host.borrow().clone();
     let this_boot = uuid(&[&boot.instance.disk, &Timestamp::now().to_string()]);
-    let mut told = String::new();
+    let mut last = String::new();
+    let mut failures = 0_u32;
     loop {
         let Err(problem) = live(&site, &host, &boot, &this_boot).await;
-        if problem.message != told {
+        // What passes by itself at once, an API server that starts beside the servers, is not worth an Event.
+        failures = if problem.message == last {
+            failures.saturating_add(1)
+        } else {
+            0
+        };
+        last.clone_from(&problem.message);
+        if problem.lasting || failures == 1 {
             site.notices
                 .say(&host, Source::Server, true, problem.reason, &problem.message);
-            told.clone_from(&problem.message);
         }
         if problem.lasting {
             return std::future::pending().await;
         }
-        sleep(times.retry.max(Duration::from_millis(1))).await;
+        let pause = times.poll.max(Duration::from_millis(1)) * 2_u32.pow(failures.min(6));
+        sleep(pause.min(times.retry.max(times.poll))).await;
     }
 }
 

@@ -8,9 +8,7 @@ use jiff::Timestamp;
 
 use super::hardware::{Hardware, Work, inventory, supplied_inventory};
 use super::status::{Operational, Period, State, Status, second};
-use super::{
-    CustomDeploy, DETACHED, FINALIZER, HARDWARE_DETAILS, Host, INSPECT, Image, PAUSED, REBOOT, conditions,
-};
+use super::{DETACHED, FINALIZER, HARDWARE_DETAILS, Host, PAUSED, conditions};
 use crate::options::Times;
 
 /// What a BMC Secret looks like, as far as a host needs to know.
@@ -120,7 +118,8 @@ pub(super) struct Turn<'a> {
     pub(super) notes: Vec<Note>,
 }
 
-const REST: Outcome = Outcome::Rest(Again::OnChange);
+/// Nothing to do until something changes.
+pub(super) const REST: Outcome = Outcome::Rest(Again::OnChange);
 
 /// Decides what a host does next.
 #[must_use]
@@ -368,140 +367,7 @@ impl Turn<'_> {
         })
     }
 
-    fn inspecting(&mut self) -> Outcome {
-        if self.host.inspection_disabled() {
-            self.note("InspectionSkipped", "disabled by user");
-            return self.go(State::Preparing);
-        }
-        let started = !self.hardware.busy_with(Work::Inspect);
-        let left = self.hardware.work(Work::Inspect, self.times.inspect, self.now);
-        if started {
-            self.note("InspectionStarted", "Hardware inspection started");
-        }
-        for annotation in [INSPECT, REBOOT] {
-            if self.host.annotation(annotation).is_some() {
-                return Outcome::Write(Write::Object(Change::RemoveAnnotation(annotation)));
-            }
-        }
-        if let Some(left) = left {
-            return self.under_way(left);
-        }
-        self.clear_error();
-        self.note("InspectionComplete", "Hardware inspection completed");
-        self.status.hardware = Some(inventory(self.host));
-        self.status.error_count = 0;
-        self.hardware.set_inspected();
-        self.go(State::Preparing)
-    }
-
-    fn available(&mut self) -> Outcome {
-        let spec = &self.host.spec;
-        if spec.externally_provisioned {
-            return self.go(State::ExternallyProvisioned);
-        }
-        if self.host.wants_inspection() {
-            return self.go(State::Inspecting);
-        }
-        let image = spec.image.as_ref().is_some_and(|image| !image.url.is_empty());
-        let deploy = spec
-            .custom_deploy
-            .as_ref()
-            .is_some_and(|deploy| !deploy.method.is_empty());
-        if spec.online && (image || deploy) {
-            self.clear_error();
-            self.note("ProvisioningStarted", "Image provisioning started");
-            return self.go(State::Provisioning);
-        }
-        self.power()
-    }
-
-    fn provisioning(&mut self) -> Outcome {
-        if self.status.error_type.is_some() || self.cancelled() {
-            if self.status.error_type.is_some() {
-                self.status.provisioning_fail_count += 1;
-            }
-            return self.deprovision();
-        }
-        self.status.last_attempted_image.clone_from(&self.host.spec.image);
-        let left = self
-            .hardware
-            .work(Work::Provision, self.times.provision, self.now);
-        if self.host.annotation(REBOOT).is_some() {
-            return Outcome::Write(Write::Object(Change::RemoveAnnotation(REBOOT)));
-        }
-        if let Some(left) = left {
-            return self.under_way(left);
-        }
-        self.note("ProvisioningComplete", "Image provisioning completed");
-        self.status.provisioning.image = self.host.spec.image.clone().unwrap_or_default();
-        self.status
-            .provisioning
-            .custom_deploy
-            .clone_from(&self.host.spec.custom_deploy);
-        self.status.error_count = 0;
-        self.status.provisioning_fail_count = 0;
-        self.go(State::Provisioned)
-    }
-
-    fn deprovision(&mut self) -> Outcome {
-        self.note("DeprovisioningStarted", "Image deprovisioning started");
-        // The cleaning system boots in place of what was installed.
-        self.hardware.wipe();
-        self.go(State::Deprovisioning)
-    }
-
-    fn deprovisioning(&mut self) -> Outcome {
-        self.hardware.wipe();
-        if let Some(left) = self
-            .hardware
-            .work(Work::Deprovision, self.times.deprovision, self.now)
-        {
-            return self.under_way(left);
-        }
-        if self.host.annotation(REBOOT).is_some() {
-            return Outcome::Write(Write::Object(Change::RemoveAnnotation(REBOOT)));
-        }
-        self.note("DeprovisioningComplete", "Image deprovisioning completed");
-        let provisioning = &mut self.status.provisioning;
-        provisioning.image = Image::default();
-        provisioning.custom_deploy = None;
-        provisioning.root_device_hints = None;
-        self.status.error_count = 0;
-        self.go(if self.host.deleting() {
-            State::PoweringOffBeforeDelete
-        } else {
-            State::Available
-        })
-    }
-
-    fn deleting(&mut self) -> Outcome {
-        if !self.host.has_finalizer() {
-            return REST;
-        }
-        if self.secret.is_some_and(|secret| secret.held) {
-            return Outcome::Write(Write::ReleaseSecret);
-        }
-        Outcome::Write(Write::Object(Change::RemoveFinalizer))
-    }
-
-    /// Whether what is on the disk, or being written to it, is not what is asked for.
-    fn cancelled(&self) -> bool {
-        let method =
-            |deploy: &Option<CustomDeploy>| deploy.as_ref().map_or(String::new(), |d| d.method.clone());
-        let on_disk = &self.status.provisioning;
-        let (wanted_deploy, deployed) = (
-            method(&self.host.spec.custom_deploy),
-            method(&on_disk.custom_deploy),
-        );
-        let wanted_image = self.host.spec.image.as_ref().map_or("", |image| &image.url);
-        let image_differs = !on_disk.image.url.is_empty() && wanted_image != on_disk.image.url;
-        if wanted_deploy.is_empty() {
-            return !deployed.is_empty() || wanted_image.is_empty() || image_differs;
-        }
-        (!deployed.is_empty() && wanted_deploy != deployed) || image_differs
-    }
-
-    fn under_way(&mut self, left: Duration) -> Outcome {
+    pub(super) fn under_way(&mut self, left: Duration) -> Outcome {
         if self.clear_error() {
             Outcome::Report(Again::After(left))
         } else {

@@ -35,11 +35,7 @@ pub(crate) struct Machine {
 impl Machine {
     /// The Node as it is registered.
     pub(crate) fn node(&self, now: Timestamp) -> Node {
-        let (os, arch) = ("linux", self.arch());
-        let mut labels = json!({
-            "beta.kubernetes.io/arch": arch, "beta.kubernetes.io/os": os, "kubernetes.io/arch": arch,
-            "kubernetes.io/hostname": self.name, "kubernetes.io/os": os,
-        });
+        let mut labels = self.own_labels();
         for (key, value) in &self.arguments.labels {
             labels[key] = json!(value);
         }
@@ -60,6 +56,15 @@ impl Machine {
             "status": self.status(false, now, now),
         });
         serde_json::from_value(node).expect("this is a Node")
+    }
+
+    /// The labels that a kubelet sets by itself, and puts right whenever it starts.
+    pub(crate) fn own_labels(&self) -> Value {
+        let (os, arch) = ("linux", self.arch());
+        json!({
+            "beta.kubernetes.io/arch": arch, "beta.kubernetes.io/os": os, "kubernetes.io/arch": arch,
+            "kubernetes.io/hostname": self.name, "kubernetes.io/os": os,
+        })
     }
 
     /// The status of the Node: `ready` or not, since when.

@@ -97,9 +97,8 @@ impl<'a> Kubelet<'a> {
                     .say(self.host, Source::Server, false, "NodeRegistered", &message);
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                // A kubelet that is started again keeps its Node, and puts its own labels right.
-                let labels = json!({"metadata": {"labels": node.metadata.labels}});
-                let patch = Patch::Strategic(labels);
+                // A kubelet that is started again keeps its Node. What --node-labels says counts only for a new one.
+                let patch = Patch::Strategic(json!({"metadata": {"labels": self.machine.own_labels()}}));
                 let patched = self
                     .nodes
                     .patch(&self.machine.name, &PatchParams::default(), &patch)
@@ -109,7 +108,11 @@ impl<'a> Kubelet<'a> {
             Err(error) => return Err(refused(&error)),
         }
         self.report(false, now).await.map_err(|error| refused(&error))?;
-        self.renew().await.map(drop).map_err(|error| refused(&error))
+        if let Err(error) = self.renew().await {
+            // A kubelet registers without a lease, too, and tries again with each heartbeat.
+            debug!(node = self.machine.name, %error, "the first lease was refused");
+        }
+        Ok(())
     }
 
     async fn become_ready(&self) -> Result<Timestamp, Problem> {

@@ -146,7 +146,7 @@ impl HostTask {
             }
         }
         // The object has gone; whoever knows stops this task.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// Reads the object again.

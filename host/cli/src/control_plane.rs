@@ -8,10 +8,15 @@ use hostler_apiserver::{Identity, Server};
 use hostler_controllers::control_plane::{ControlPlane, State, TenantApi, TenantPlace};
 use hostler_core::seams::Reason;
 use hostler_lab::Network;
+use kube::Client;
+
+/// Gives the host's client for a logical cluster.
+pub type Clients = Arc<dyn Fn(&str) -> anyhow::Result<Client> + Send + Sync>;
 
 /// Makes a logical cluster for each tenant and leads its join address to it.
-pub(crate) struct Embedded {
+pub struct Embedded {
     server: Arc<Server>,
+    clients: Clients,
     network: Network,
     /// URL of the server's socket, like `https://127.0.0.1:6443`.
     base: String,
@@ -20,8 +25,10 @@ pub(crate) struct Embedded {
 }
 
 impl Embedded {
-    pub(crate) fn new(server: Arc<Server>, network: Network, base: String, tenants: PathBuf) -> Self {
-        Self { server, network, base, tenants }
+    /// Control planes of `server`, whose socket is at `base`; tenants' kubeconfigs go below `tenants`.
+    #[must_use]
+    pub fn new(server: Arc<Server>, clients: Clients, network: Network, base: String, tenants: PathBuf) -> Self {
+        Self { server, clients, network, base, tenants }
     }
 
     fn kubeconfig_path(&self, place: &TenantPlace) -> PathBuf {
@@ -40,7 +47,7 @@ impl Embedded {
         }
         Ok(TenantApi {
             uid: place.uid.clone(),
-            client: self.server.client(&cluster, Identity::host())?,
+            client: (self.clients)(&cluster)?,
             join_server: format!("https://{}", address_of(place)),
             ca_pem: self.server.ca_pem().to_owned(),
             kubeconfig,

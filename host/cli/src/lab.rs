@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::LabOptions;
-use crate::control_plane::{Embedded, write_private};
+use crate::control_plane::{Clients, Embedded, write_private};
 use crate::telemetry::say;
 use crate::{run, telemetry, wire};
 
@@ -90,7 +90,12 @@ impl Laboratory {
             }
         });
         let catalog = wire::catalog(&plugins, &data.join("components"), &options.required).await?;
-        let control_planes = Arc::new(Embedded::new(server.clone(), network, base.clone(), data.join("tenants")));
+        let clients: Clients = Arc::new({
+            let server = server.clone();
+            move |cluster| Ok(server.client(cluster, Identity::host())?)
+        });
+        let control_planes =
+            Arc::new(Embedded::new(server.clone(), clients, network, base.clone(), data.join("tenants")));
         let settings = Settings { installation: installation(&data)?, ..Settings::default() };
         tasks.spawn(wire::controllers(client.clone(), catalog, control_planes, settings, stop.clone()));
         if options.servers > 0 {

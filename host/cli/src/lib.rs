@@ -3,8 +3,8 @@
 
 #![forbid(unsafe_code)]
 
-mod args;
-mod control_plane;
+pub mod args;
+pub mod control_plane;
 pub mod lab;
 mod plugin;
 mod run;

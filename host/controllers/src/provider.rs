@@ -177,8 +177,9 @@ fn judge(ctx: &Ctx, provider: &api::NodeProvider, driver: &dyn Driver, descripti
                 )
                 .remedy("remove it from the node type's properties"));
             }
-            if let Err(reason) = protected::check_property(&format!("nodeTypes[{}].properties", offer.name), key) {
-                return Err(reason);
+            if let Some(protected) = protected::property(key) {
+                let problem = protected.at(&format!("node type {}: properties", offer.name));
+                return Err(Reason::new("ProtectedKey", problem.to_string()));
             }
         }
     }

@@ -22,7 +22,8 @@ const SETTLE: Duration = Duration::from_millis(10);
 /// Wait before kinds that are not served yet are looked for again.
 const UNSERVED: Duration = Duration::from_secs(2);
 
-type Answers = HashMap<(String, String), Result<Option<Machine>, Reason>>;
+/// Entries by uid and resourceVersions of what they were made from.
+type Answers = HashMap<(String, String), Entry>;
 
 /// Runs until `stop`: one provider generation with one driver version.
 pub(super) async fn run(
@@ -132,8 +133,7 @@ async fn judge(
 ) -> Holdings {
     let mut machines = BTreeMap::new();
     let mut kept = Answers::new();
-    for (used, objects) in uses.iter().zip(seen).filter(|(used, _)| used.role == Role::Machine) {
-        debug_assert_eq!(used.role, Role::Machine, "filtered above");
+    for (_, objects) in uses.iter().zip(seen).filter(|(used, _)| used.role == Role::Machine) {
         for (name, object) in objects {
             let related: Vec<&Arc<DynamicObject>> = uses
                 .iter()
@@ -153,29 +153,36 @@ async fn judge(
                 object.uid().unwrap_or_default(),
                 format!("{}/{}", object.resource_version().unwrap_or_default(), versions.join("/")),
             );
-            let whole = serde_json::to_value(object.as_ref()).unwrap_or_default();
-            let machine = match answers.remove(&key) {
-                Some(answer) => answer,
-                None => {
-                    let shown = view::object(&loan::hide(&whole));
-                    let related: Vec<Object> = related
-                        .iter()
-                        .map(|one| view::object(&serde_json::to_value(one.as_ref()).unwrap_or_default()))
-                        .collect();
-                    driver.machine_of(provider, &shown, &related).await.map_err(|failure| failure.reason().clone())
-                }
+            let entry = match answers.remove(&key) {
+                Some(entry) => entry,
+                None => ask(provider, driver, object, &related).await,
             };
             // A failed call is asked again with the next change of anything; an answer stands until its object changes.
-            if machine.is_ok() {
-                kept.insert(key, machine.clone());
+            if entry.machine.is_ok() {
+                kept.insert(key, entry.clone());
             }
-            let held_by = loan::holder(&whole)
-                .map(|holder| Hold { installation: holder.installation, claim: holder.claim_uid });
-            machines.insert(name.clone(), Entry { object: object.clone(), machine, held_by });
+            machines.insert(name.clone(), entry);
         }
     }
     *answers = kept;
     Holdings { description: Some(description.clone()), machines, listed: false }
+}
+
+async fn ask(
+    provider: &Object,
+    driver: &dyn Driver,
+    object: &Arc<DynamicObject>,
+    related: &[&Arc<DynamicObject>],
+) -> Entry {
+    let whole = serde_json::to_value(object.as_ref()).unwrap_or_default();
+    let shown = view::object(&loan::hide(&whole));
+    let related: Vec<Object> =
+        related.iter().map(|one| view::object(&serde_json::to_value(one.as_ref()).unwrap_or_default())).collect();
+    let machine: Result<Option<Machine>, Reason> =
+        driver.machine_of(provider, &shown, &related).await.map_err(|failure| failure.reason().clone());
+    let held_by =
+        loan::holder(&whole).map(|holder| Hold { installation: holder.installation, claim: holder.claim.uid });
+    Entry { object: object.clone(), machine, held_by }
 }
 
 fn reference(used: &KindUse, object: &DynamicObject) -> ObjectRef {

@@ -364,7 +364,8 @@ pub(crate) fn record(
     let node = Node::root(&resource.schema);
     let subresource = (!owner.subresource.is_empty()).then_some(owner.subresource.as_str());
     let nothing = json!({});
-    let before = old.map_or_else(|| nothing.clone(), strip);
+    let mut before = old.map_or_else(|| nothing.clone(), strip);
+    lay_out(resource, new, &mut before);
     let changes =
         Comparison::of(node, &before, &strip(new)).filtered(|set| reachable(resource, subresource, set));
     owners.lose(&changes, None);
@@ -380,6 +381,18 @@ pub(crate) fn record(
     }
     owners.cap();
     owners
+}
+
+/// The real server's own kinds have a spec and a status even when nothing is in them, so nobody adds them as such.
+fn lay_out(resource: &Resource, after: &Value, before: &mut Value) {
+    let Some(before) = before.as_object_mut().filter(|_| !resource.custom) else {
+        return;
+    };
+    for name in ["spec", "status"] {
+        if after[name].is_object() && resource.schema.here().properties.contains_key(name) {
+            before.entry(name).or_insert_with(|| json!({}));
+        }
+    }
 }
 
 /// `namespace/name; /v1, Kind=Node`, as errors name an object here.

@@ -86,7 +86,7 @@ impl Walk {
                 (None, Some(_)) => self.result.added.insert(&self.path),
                 (Some(_), None) => self.result.removed.insert(&self.path),
                 (Some(before), Some(after)) if !same(before, after) => {
-                    self.result.modified.insert(&self.path)
+                    self.result.modified.insert(&self.path);
                 }
                 _ => {}
             }

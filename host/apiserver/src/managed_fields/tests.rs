@@ -410,3 +410,71 @@ proptest! {
         }
     }
 }
+
+/// A built-in kind by its plural.
+fn builtin(plural: &str) -> Resource {
+    crate::builtin::resources()
+        .into_iter()
+        .find(|resource| resource.plural == plural)
+        .unwrap()
+}
+
+#[test]
+fn built_in_kinds_are_taken_apart_by_their_schemas() {
+    let mut node = json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "a", "labels": {"x": "y"}, "finalizers": ["a.b/c"],
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "o", "uid": "1"}]},
+        "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}], "podCIDRs": ["10.0.0.0/24"]}});
+    update(&builtin("nodes"), None, &mut node, "kubelet", None, T1);
+    assert_eq!(
+        fields(&node, "kubelet"),
+        json!({
+            "f:metadata": {
+                "f:finalizers": {".": {}, "v:\"a.b/c\"": {}}, "f:labels": {".": {}, "f:x": {}},
+                "f:ownerReferences": {".": {}, "k:{\"uid\":\"1\"}": {}}},
+            "f:spec": {"f:podCIDRs": {".": {}, "v:\"10.0.0.0/24\"": {}}, "f:taints": {}},
+        })
+    );
+    let old = node.clone();
+    node["status"] = json!({"capacity": {"cpu": "4"}, "images": [{"names": ["i"]}], "nodeInfo": {"machineID": "m"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]});
+    update(
+        &builtin("nodes"),
+        Some(&old),
+        &mut node,
+        "kubelet",
+        Some("status"),
+        T2,
+    );
+    let status = node["metadata"]["managedFields"][1]["fieldsV1"].clone();
+    assert_eq!(
+        status,
+        json!({"f:status": {
+            "f:addresses": {".": {}, "k:{\"type\":\"InternalIP\"}": {".": {}, "f:address": {}, "f:type": {}}},
+            "f:capacity": {".": {}, "f:cpu": {}},
+            "f:conditions": {".": {}, "k:{\"type\":\"Ready\"}": {".": {}, "f:status": {}, "f:type": {}}},
+            "f:images": {}, "f:nodeInfo": {".": {}, "f:machineID": {}}}})
+    );
+
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+        "nodeSelector": {"a": "b"}, "tolerations": [{"key": "k"}],
+        "containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80}], "args": ["x"],
+            "env": [{"name": "E", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}]}});
+    update(&builtin("pods"), None, &mut pod, "kubectl", None, T1);
+    assert_eq!(
+        fields(&pod, "kubectl"),
+        json!({"f:spec": {
+            "f:containers": {".": {}, "k:{\"name\":\"c\"}": {
+                ".": {}, "f:args": {}, "f:env": {".": {}, "k:{\"name\":\"E\"}": {".": {}, "f:name": {},
+                    "f:valueFrom": {".": {}, "f:secretKeyRef": {}}}},
+                "f:image": {}, "f:name": {},
+                "f:ports": {".": {}, "k:{\"containerPort\":80,\"protocol\":\"TCP\"}": {".": {}, "f:containerPort": {}}}}},
+            "f:nodeSelector": {}, "f:tolerations": {}}})
+    );
+
+    let mut map =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"a.b": "c"}});
+    update(&builtin("configmaps"), None, &mut map, "kubectl", None, T1);
+    assert_eq!(fields(&map, "kubectl"), json!({"f:data": {".": {}, "f:a.b": {}}}));
+}

@@ -66,7 +66,7 @@ pub(super) fn merge(schema: Option<&Schema>, mut object: Object, patch: &Object)
             }
             (Some(Value::Array(old)), Value::Array(new)) => {
                 *old = match merge_key(below) {
-                    Some(key) => merge_list(below, std::mem::take(old), new, key)?,
+                    Some(key) => merge_list(below, std::mem::take(old), new, key)?.items,
                     None => new.clone(),
                 };
             }
@@ -189,14 +189,23 @@ fn merge_ordered_lists<'p>(
         if patch.contains_key(field) {
             done.push(field);
         }
-        let merged = match (old.clone(), new) {
+        let merged = match (old, new) {
             (None, None) => continue,
-            (Some(old), None) => old,
-            (None, Some(new)) => new.iter().filter_map(without_directives).collect(),
+            (Some(old), None) => Merged {
+                items: old.clone(),
+                stood: old,
+            },
+            (None, Some(new)) => Merged {
+                items: new.iter().filter_map(without_directives).collect(),
+                stood: Vec::new(),
+            },
             (Some(old), Some(new)) if merge_key(below).is_some() => merge_list(below, old, new, key)?,
-            (Some(_), Some(new)) => new.to_vec(),
+            (Some(old), Some(new)) => Merged {
+                items: new.to_vec(),
+                stood: old,
+            },
         };
-        let arranged = arrange(merged, order, &old.unwrap_or_default(), key)?;
+        let arranged = arrange(merged.items, order, &merged.stood, key)?;
         object.insert(field.to_owned(), Value::Array(arranged));
     }
     Ok(done)
@@ -239,13 +248,14 @@ fn identity<'v>(item: &'v Value, key: &str) -> Result<&'v Value, Fault> {
         .ok_or_else(|| Fault::Content(format!("map: {item} does not contain declared merge key: {key}")))
 }
 
+/// A merged list, and the order against which it is to be arranged once more where the patch gives one.
+struct Merged {
+    items: Vec<Value>,
+    stood: Vec<Value>,
+}
+
 /// Merges a list by its key, in the order of the patch.
-fn merge_list(
-    schema: Option<&Schema>,
-    old: Vec<Value>,
-    new: &[Value],
-    key: &str,
-) -> Result<Vec<Value>, Fault> {
+fn merge_list(schema: Option<&Schema>, old: Vec<Value>, new: &[Value], key: &str) -> Result<Merged, Fault> {
     if key.is_empty() {
         let mut all: Vec<Value> = Vec::with_capacity(old.len() + new.len());
         for item in old.iter().chain(new) {
@@ -253,9 +263,14 @@ fn merge_list(
                 all.push(item.clone());
             }
         }
-        return arrange(all, new, &old, key);
+        return Ok(Merged {
+            items: arrange(all, new, &old, key)?,
+            stood: old,
+        });
     }
-    let mut items = old.clone();
+    // The real server merges in place, so that what is new takes the places of what is gone.
+    let mut stood = old.clone();
+    let mut items = old;
     let mut plain = Vec::with_capacity(new.len());
     let mut replaces = false;
     for item in new {
@@ -265,6 +280,7 @@ fn merge_list(
                 Some("delete") => {
                     let gone = identity(item, key)?;
                     items.retain(|item| item.get(key) != Some(gone));
+                    stood[..items.len()].clone_from_slice(&items);
                 }
                 Some("replace") => replaces = true,
                 Some("merge") => {
@@ -277,8 +293,9 @@ fn merge_list(
         }
     }
     if replaces {
-        return Ok(plain);
+        return Ok(Merged { items: plain, stood });
     }
+    let kept = items.clone();
     for item in &plain {
         let wanted = identity(item, key)?.clone();
         match (items.iter_mut().find(|item| item.get(key) == Some(&wanted)), item) {
@@ -288,7 +305,12 @@ fn merge_list(
             _ => items.extend(without_directives(item)),
         }
     }
-    arrange(items, &plain, &old, key)
+    let places = stood.len().min(items.len());
+    stood[..places].clone_from_slice(&items[..places]);
+    Ok(Merged {
+        items: arrange(items, &plain, &kept, key)?,
+        stood,
+    })
 }
 
 /// Sorts what the order names by that order and the rest as it stood, and puts each of the rest before the first of

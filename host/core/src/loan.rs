@@ -135,6 +135,15 @@ pub fn record(object: &Value) -> Result<Option<Record>, Unreadable> {
     annotation(object).map(Record::parse).transpose()
 }
 
+/// Who holds the object. A record that cannot be read is held by nobody that anyone knows, but held.
+#[must_use]
+pub fn holder(object: &Value) -> Option<Holder> {
+    match record(object) {
+        Ok(record) => record.map(|record| Holder { installation: record.installation, claim: record.claim }),
+        Err(_) => Some(Holder { installation: String::new(), claim: ClaimId::default() }),
+    }
+}
+
 /// Whether the object carries this holder's record.
 #[must_use]
 pub fn is_held_by(object: &Value, holder: &Holder) -> bool {

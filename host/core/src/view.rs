@@ -14,12 +14,12 @@ const SECRET_KEYS: [&str; 8] =
 /// Annotations that are ours or a copy of the whole object.
 const HIDDEN_ANNOTATIONS: [&str; 2] = [LOAN, "kubectl.kubernetes.io/last-applied-configuration"];
 
-/// The object as a plugin sees it; `None` for what is no Kubernetes object.
+/// The object as a plugin sees it. (What is no Kubernetes object has no kind and no name.)
 ///
 /// Managed fields, the last-applied annotation, the loan record, the data of Secrets, and fields called like a password are left out.
 #[must_use]
-pub fn object(json: &Value) -> Option<Object> {
-    let mut shown = json.as_object()?.clone();
+pub fn object(json: &Value) -> Object {
+    let mut shown = json.as_object().cloned().unwrap_or_default();
     if let Some(metadata) = shown.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.shift_remove("managedFields");
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
@@ -36,23 +36,25 @@ pub fn object(json: &Value) -> Option<Object> {
         }
     }
     shown.retain(|key, value| key == "metadata" || !is_secret(key, value));
-    let text = |key: &str| shown.get(key).and_then(Value::as_str).map(ToOwned::to_owned);
+    let text = |key: &str| shown.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let metadata = |key: &str| shown.get("metadata")?.get(key)?.as_str().map(ToOwned::to_owned);
-    Some(Object {
-        api_version: text("apiVersion")?,
-        kind: text("kind")?,
+    Object {
+        api_version: text("apiVersion"),
+        kind: text("kind"),
         namespace: metadata("namespace"),
-        name: metadata("name")?,
+        name: metadata("name").unwrap_or_default(),
         uid: metadata("uid").unwrap_or_default(),
         json: Arc::new(Value::Object(shown)),
-    })
+    }
 }
 
 /// The same, without its status.
 #[must_use]
-pub fn without_status(json: &Value) -> Option<Object> {
+pub fn without_status(json: &Value) -> Object {
     let mut stated = json.clone();
-    stated.as_object_mut()?.shift_remove("status");
+    if let Some(map) = stated.as_object_mut() {
+        map.shift_remove("status");
+    }
     object(&stated)
 }
 
@@ -105,7 +107,7 @@ mod tests {
             },
             "data": {"username": "x"}, "stringData": {"password": "y"},
         });
-        let shown = object(&secret).unwrap();
+        let shown = object(&secret);
         assert_eq!(
             *shown.json,
             json!({
@@ -123,7 +125,7 @@ mod tests {
             "spec": {"bmc": {"adminPassword": "x", "credentialsName": "bmc", "api_key": "k", "list": [{"Token": "t", "tokens": 3}]}},
             "status": {"phase": "Available"},
         });
-        let shown = without_status(&provider).unwrap();
+        let shown = without_status(&provider);
         assert_eq!(shown.json["spec"], json!({"bmc": {"credentialsName": "bmc", "list": [{"tokens": 3}]}}));
         assert_eq!(shown.json["metadata"]["labels"]["x/token"], "true");
         assert_eq!(shown.json.get("status"), None);
@@ -131,8 +133,8 @@ mod tests {
 
     #[test]
     fn what_has_no_name_is_no_object() {
-        assert_eq!(object(&json!({"kind": "Secret", "apiVersion": "v1"})), None);
-        assert_eq!(object(&json!("x")), None);
         assert_eq!(reference(&json!({"metadata": {}})), None);
+        assert_eq!(reference(&json!("x")), None);
+        assert_eq!(object(&json!("x")).name, "");
     }
 }

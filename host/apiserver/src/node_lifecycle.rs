@@ -5,9 +5,10 @@
 //! restart nor a clock that jumps makes healthy nodes look dead.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures::StreamExt;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -15,20 +16,20 @@ use kube::api::{Patch, PatchParams};
 use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
 use crate::authorize::node::LEASES;
 use crate::clock::Clock;
 
 /// Silence after which a node that once reported is no longer believed.
-const GRACE: SignedDuration = SignedDuration::from_secs(40);
+const GRACE: Duration = Duration::from_secs(40);
 
 /// The same for a node that never reported.
-const STARTUP_GRACE: SignedDuration = SignedDuration::from_secs(60);
+const STARTUP_GRACE: Duration = Duration::from_secs(60);
 
 /// How often silence is looked for.
-const PERIOD: std::time::Duration = std::time::Duration::from_secs(5);
+const PERIOD: Duration = Duration::from_secs(5);
 
 /// Conditions that only the node itself can know.
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
@@ -62,8 +63,8 @@ fn conditions(node: &Node) -> &[NodeCondition] {
 struct Sign {
     /// Uid, last heartbeat of the Ready condition, and last renewal of the Lease.
     shown: (String, Option<Timestamp>, Option<Timestamp>),
-    /// When that was first seen.
-    seen: Timestamp,
+    /// When that was first seen, on a clock that never jumps.
+    seen: Instant,
 }
 
 /// What was seen of each node, by name.
@@ -76,6 +77,7 @@ impl Health {
         &mut self,
         node: &Node,
         lease: Option<&Lease>,
+        moment: Instant,
         now: Timestamp,
     ) -> Option<Vec<NodeCondition>> {
         let ready = conditions(node)
@@ -90,13 +92,13 @@ impl Health {
         let shown = (node.uid().unwrap_or_default(), heartbeat, renewed);
         let sign = self.0.entry(node.name_any()).or_insert_with(|| Sign {
             shown: shown.clone(),
-            seen: now,
+            seen: moment,
         });
         if sign.shown != shown {
-            *sign = Sign { shown, seen: now };
+            *sign = Sign { shown, seen: moment };
         }
         let grace = if ready.is_some() { GRACE } else { STARTUP_GRACE };
-        let is_silent = now.duration_since(sign.seen) > grace;
+        let is_silent = moment.duration_since(sign.seen) > grace;
         let is_known = ready.is_some_and(|ready| ready.status == "Unknown");
         (is_silent && !is_known).then(|| silenced(node, now))
     }
@@ -237,7 +239,7 @@ pub(crate) async fn run(client: Client, clock: Clock, stop: CancellationToken) {
                 health.retain(|name| all.iter().any(|node| node.metadata.name.as_deref() == Some(name)));
                 for node in all {
                     let lease = known_leases.get(&reflector::ObjectRef::new(&node.name_any()).within(LEASES));
-                    let Some(conditions) = health.observe(&node, lease.as_deref(), clock()) else { continue };
+                    let Some(conditions) = health.observe(&node, lease.as_deref(), Instant::now(), clock()) else { continue };
                     let patch = exactly(&node, json!({"status": {"conditions": conditions}}));
                     if let Err(error) = nodes.patch_status(&node.name_any(), &params, &patch).await {
                         tracing::debug!(node = node.name_any(), %error, "silence not written");
@@ -258,8 +260,24 @@ mod tests {
         "2026-08-20T12:00:00Z".parse().unwrap()
     }
 
-    fn after(seconds: i64) -> Timestamp {
-        noon() + SignedDuration::from_secs(seconds)
+    /// A history of looks at nodes, each so many seconds after the first.
+    struct Watch {
+        health: Health,
+        start: Instant,
+    }
+
+    impl Watch {
+        fn new() -> Self {
+            Self {
+                health: Health::default(),
+                start: Instant::now(),
+            }
+        }
+
+        fn at(&mut self, seconds: u64, node: &Node, lease: Option<&Lease>) -> Option<Vec<NodeCondition>> {
+            self.health
+                .observe(node, lease, self.start + Duration::from_secs(seconds), noon())
+        }
     }
 
     fn node(conditions: Value, taints: Value) -> Node {
@@ -281,21 +299,21 @@ mod tests {
     #[test]
     fn a_silent_node_is_unknown_and_one_that_renews_its_lease_is_not() {
         let node = node(ready("True"), json!([]));
-        let mut health = Health::default();
+        let mut watch = Watch::new();
         assert_eq!(
-            health.observe(&node, Some(&lease("2026-08-20T12:00:00.000000Z")), noon()),
+            watch.at(0, &node, Some(&lease("2026-08-20T12:00:00.000000Z"))),
             None
         );
         assert_eq!(
-            health.observe(&node, Some(&lease("2026-08-20T12:00:30.000000Z")), after(30)),
+            watch.at(30, &node, Some(&lease("2026-08-20T12:00:30.000000Z"))),
             None
         );
         assert_eq!(
-            health.observe(&node, Some(&lease("2026-08-20T12:00:30.000000Z")), after(70)),
+            watch.at(70, &node, Some(&lease("2026-08-20T12:00:30.000000Z"))),
             None
         );
-        let written = health
-            .observe(&node, Some(&lease("2026-08-20T12:00:30.000000Z")), after(71))
+        let written = watch
+            .at(71, &node, Some(&lease("2026-08-20T12:00:30.000000Z")))
             .unwrap();
         let kinds: Vec<_> = written
             .iter()
@@ -319,45 +337,39 @@ mod tests {
 
     #[test]
     fn a_lease_of_long_ago_does_not_count_against_a_host_that_was_just_started() {
-        let mut health = Health::default();
+        let mut watch = Watch::new();
         let old = lease("2020-01-01T00:00:00.000000Z");
-        assert_eq!(
-            health.observe(&node(ready("True"), json!([])), Some(&old), noon()),
-            None
-        );
-        assert_eq!(
-            health.observe(&node(ready("True"), json!([])), Some(&old), after(40)),
-            None
-        );
+        assert_eq!(watch.at(0, &node(ready("True"), json!([])), Some(&old)), None);
+        assert_eq!(watch.at(40, &node(ready("True"), json!([])), Some(&old)), None);
         assert!(
-            health
-                .observe(&node(ready("True"), json!([])), Some(&old), after(41))
+            watch
+                .at(41, &node(ready("True"), json!([])), Some(&old))
                 .is_some()
         );
     }
 
     #[test]
     fn a_node_that_never_reported_gets_longer_and_one_already_unknown_is_left_alone() {
-        let mut health = Health::default();
+        let mut watch = Watch::new();
         let fresh = node(json!([]), json!([]));
-        assert_eq!(health.observe(&fresh, None, noon()), None);
-        assert_eq!(health.observe(&fresh, None, after(60)), None);
-        assert!(health.observe(&fresh, None, after(61)).is_some());
+        assert_eq!(watch.at(0, &fresh, None), None);
+        assert_eq!(watch.at(60, &fresh, None), None);
+        assert!(watch.at(61, &fresh, None).is_some());
         let unknown = node(ready("Unknown"), json!([]));
-        assert_eq!(health.observe(&unknown, None, after(62)), None);
-        assert_eq!(health.observe(&unknown, None, after(300)), None);
+        assert_eq!(watch.at(62, &unknown, None), None);
+        assert_eq!(watch.at(300, &unknown, None), None);
     }
 
     #[test]
     fn a_node_made_again_under_its_name_starts_anew() {
-        let mut health = Health::default();
+        let mut watch = Watch::new();
         let first = node(ready("True"), json!([]));
-        assert_eq!(health.observe(&first, None, noon()), None);
+        assert_eq!(watch.at(0, &first, None), None);
         let mut second = first.clone();
         second.metadata.uid = Some("2".into());
-        assert_eq!(health.observe(&second, None, after(50)), None);
-        health.retain(|_| false);
-        assert_eq!(health.observe(&second, None, after(500)), None);
+        assert_eq!(watch.at(50, &second, None), None);
+        watch.health.retain(|_| false);
+        assert_eq!(watch.at(500, &second, None), None);
     }
 
     const OWN: &str = "example.com/dedicated";

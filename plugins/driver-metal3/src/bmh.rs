@@ -109,7 +109,10 @@ impl<'a> Host<'a> {
     /// The annotation that keeps this host off, if there is one.
     pub(crate) fn kept_off_by(&self) -> Option<&'a str> {
         let annotations = self.object.at("/metadata/annotations")?.as_object()?;
-        annotations.keys().find(|key| key.starts_with(KEPT_OFF)).map(String::as_str)
+        annotations
+            .keys()
+            .find(|key| key.starts_with(KEPT_OFF))
+            .map(String::as_str)
     }
 
     pub(crate) fn operational(&self) -> Option<&'a str> {
@@ -125,15 +128,24 @@ impl<'a> Host<'a> {
     }
 
     pub(crate) fn failed_provisionings(&self) -> i64 {
-        self.object.at("/status/provisioningFailCount").and_then(Value::as_i64).unwrap_or_default()
+        self.object
+            .at("/status/provisioningFailCount")
+            .and_then(Value::as_i64)
+            .unwrap_or_default()
     }
 
     pub(crate) fn is_online(&self) -> bool {
-        self.object.at("/spec/online").and_then(Value::as_bool).unwrap_or_default()
+        self.object
+            .at("/spec/online")
+            .and_then(Value::as_bool)
+            .unwrap_or_default()
     }
 
     pub(crate) fn is_powered_on(&self) -> bool {
-        self.object.at("/status/poweredOn").and_then(Value::as_bool).unwrap_or_default()
+        self.object
+            .at("/status/poweredOn")
+            .and_then(Value::as_bool)
+            .unwrap_or_default()
     }
 
     /// Power is as asked for. Metal3 reports `available` a moment before the power goes.
@@ -190,6 +202,8 @@ impl<'a> Host<'a> {
             let boots = |nic: &&Value| nic.get("pxe").and_then(Value::as_bool) == Some(true);
             nics.iter().find(boots)?.get("mac")?.as_str()
         };
-        self.text("/spec/bootMACAddress").or_else(from_hardware).map(str::to_ascii_lowercase)
+        self.text("/spec/bootMACAddress")
+            .or_else(from_hardware)
+            .map(str::to_ascii_lowercase)
     }
 }

@@ -42,7 +42,11 @@ impl Config {
         let spec = provider.field("spec");
         // A site may have the same driver under a name of its own.
         let own = spec.key("metal3");
-        let config = if own.is_absent() && !spec.key("driver").is_absent() { spec.key("driver").key("config") } else { own };
+        let config = if own.is_absent() && !spec.key("driver").is_absent() {
+            spec.key("driver").key("config")
+        } else {
+            own
+        };
         config.only(&[
             "clusterRef",
             "deploy",
@@ -56,8 +60,12 @@ impl Config {
         check_deploy(&config.key("deploy"))?;
         check_netris(&config.key("netris"))?;
         config.key("neutronEnabled").flag()?;
-        let node_types: Vec<NodeType> =
-            config.key("nodeTypes").items()?.iter().map(node_type).collect::<Result<_, _>>()?;
+        let node_types: Vec<NodeType> = config
+            .key("nodeTypes")
+            .items()?
+            .iter()
+            .map(node_type)
+            .collect::<Result<_, _>>()?;
         for (index, kind) in node_types.iter().enumerate() {
             if node_types[..index].iter().any(|other| other.name == kind.name) {
                 let place = config.key("nodeTypes").items()?[index].key("name");
@@ -65,7 +73,11 @@ impl Config {
             }
         }
         Ok(Self {
-            cluster: cluster.key("cluster").optional_text()?.filter(|name| !name.is_empty()).map(str::to_owned),
+            cluster: cluster
+                .key("cluster")
+                .optional_text()?
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned),
             namespace: dns_label(&cluster.key("namespace"))?.to_owned(),
             node_types,
             allow_disabled_cleaning: config.key("allowDisabledCleaning").flag()?,
@@ -78,8 +90,14 @@ fn check_deploy(deploy: &Field<'_>) -> Result<(), Failure> {
     deploy.only(&["multus", "dhcp", "metal3"])?;
     for (part, keys) in [
         ("multus", &["enabled", "helmValues"][..]),
-        ("dhcp", &["enabled", "helmValues", "chartRepo", "chart", "version"][..]),
-        ("metal3", &["enabled", "helmValues", "chartRepo", "chart", "version"][..]),
+        (
+            "dhcp",
+            &["enabled", "helmValues", "chartRepo", "chart", "version"][..],
+        ),
+        (
+            "metal3",
+            &["enabled", "helmValues", "chartRepo", "chart", "version"][..],
+        ),
     ] {
         let part = deploy.key(part);
         part.only(keys)?;
@@ -123,17 +141,33 @@ fn node_type(field: &Field<'_>) -> Result<NodeType, Failure> {
         return Err(field.key("cost").refuse("must not be negative"));
     }
     let properties = field.key("properties");
-    if let Some(key) = properties.texts()?.keys().find(|key| BUILT_IN.contains(&key.as_str())) {
+    if let Some(key) = properties
+        .texts()?
+        .keys()
+        .find(|key| BUILT_IN.contains(&key.as_str()))
+    {
         return Err(properties.key(key).refuse("is set by the host, remove it"));
     }
     let metadata = field.key("metadata");
     metadata.only(&["labels", "annotations"])?;
     metadata.key("labels").texts()?;
     metadata.key("annotations").texts()?;
-    let parts = ["displayName", "resources", "overhead", "cost", "properties", "metadata"];
+    let parts = [
+        "displayName",
+        "resources",
+        "overhead",
+        "cost",
+        "properties",
+        "metadata",
+    ];
     let spec = parts
         .into_iter()
-        .filter_map(|key| field.key(key).value().map(|value| (key.to_owned(), value.clone())))
+        .filter_map(|key| {
+            field
+                .key(key)
+                .value()
+                .map(|value| (key.to_owned(), value.clone()))
+        })
         .collect();
     Ok(NodeType {
         name: dns_label(&field.key("name"))?.to_owned(),
@@ -162,7 +196,8 @@ fn dns_label<'a>(field: &Field<'a>) -> Result<&'a str, Failure> {
     let text = field.text()?;
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let outer = |c: Option<char>| c.is_some_and(|c| c != '-' && inner(c));
-    if text.len() <= 63 && text.chars().all(inner) && outer(text.chars().next()) && outer(text.chars().last()) {
+    if text.len() <= 63 && text.chars().all(inner) && outer(text.chars().next()) && outer(text.chars().last())
+    {
         Ok(text)
     } else {
         Err(field.refuse("must be a DNS label: lower case letters, digits and '-', at most 63 of them"))

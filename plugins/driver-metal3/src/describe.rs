@@ -52,9 +52,7 @@ fn schema() -> Value {
         "type": "object",
         "additionalProperties": {"anyOf": [{"type": "string"}, {"type": "number", "minimum": 0}]}
     });
-    let closed = |properties: Value, required: &[&str]| {
-        json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
-    };
+    let closed = |properties: Value, required: &[&str]| json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
     let chart = json!({"enabled": {"type": "boolean"}, "helmValues": text, "chartRepo": text, "chart": text, "version": text});
     let deploy = closed(
         json!({

@@ -16,7 +16,10 @@ const FORMATS: [&str; 5] = ["raw", "qcow2", "vdi", "vmdk", "live-iso"];
 ///
 /// One source gives all of it: the checksum of one image beside the URL of another would be an install that never ends.
 pub(crate) fn of(order: &Order) -> Result<Value, Failure> {
-    let named = order.os_image.as_ref().filter(|image| property(image, URL).is_some());
+    let named = order
+        .os_image
+        .as_ref()
+        .filter(|image| property(image, URL).is_some());
     let get = |key: &str| match named {
         Some(image) => property(image, key),
         None => order.properties.get(key).filter(|value| !value.is_empty()),
@@ -27,11 +30,15 @@ pub(crate) fn of(order: &Order) -> Result<Value, Failure> {
         (None, None) => "the claim's properties".to_owned(),
     };
     let refuse = |key: &str, what: &str| {
-        Failure::refused("NoImage", format!("{source}: {key} {what}"))
-            .remedy(format!("set {key} in the OSImage, or name another in vcluster.com/os-image"))
+        Failure::refused("NoImage", format!("{source}: {key} {what}")).remedy(format!(
+            "set {key} in the OSImage, or name another in vcluster.com/os-image"
+        ))
     };
     let url = get(URL).ok_or_else(|| refuse(URL, "is missing"))?;
-    if !["http://", "https://", "oci://", "file://"].iter().any(|scheme| url.starts_with(scheme)) {
+    if !["http://", "https://", "oci://", "file://"]
+        .iter()
+        .any(|scheme| url.starts_with(scheme))
+    {
         return Err(refuse(URL, "is no http, https, oci or file URL"));
     }
     let mut image = json!({"url": url});
@@ -58,5 +65,9 @@ pub(crate) fn of(order: &Order) -> Result<Value, Failure> {
 }
 
 fn property<'a>(image: &'a hostler_sdk::Object, key: &str) -> Option<&'a str> {
-    image.at("/spec/properties")?.get(key)?.as_str().filter(|value| !value.is_empty())
+    image
+        .at("/spec/properties")?
+        .get(key)?
+        .as_str()
+        .filter(|value| !value.is_empty())
 }

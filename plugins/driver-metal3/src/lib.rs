@@ -14,6 +14,8 @@ mod image;
 mod network;
 mod plan;
 mod quantity;
+#[cfg(test)]
+mod recorded;
 mod selector;
 
 use hostler_sdk::driver::{Description, Driver, Machine, Order, Plan, Preparation};

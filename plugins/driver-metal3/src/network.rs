@@ -25,22 +25,45 @@ pub(crate) fn document(host: &Host<'_>, properties: &Properties) -> Result<Value
             .remedy(format!("correct {key} on the host"))
     };
     let cidr = host.object.annotation(IP_ADDRESS).unwrap_or_default();
-    let (address, prefix) = parse_cidr(cidr)
-        .ok_or_else(|| bad(IP_ADDRESS, format!("{cidr:?} is no address with a prefix length like 10.0.0.11/24")))?;
-    let mac = host.boot_mac().ok_or_else(|| {
-        Reason::new("NoBootMac", format!("{} has no MAC address to boot from", host.title()))
-            .remedy("set its spec.bootMACAddress")
+    let (address, prefix) = parse_cidr(cidr).ok_or_else(|| {
+        bad(
+            IP_ADDRESS,
+            format!("{cidr:?} is no address with a prefix length like 10.0.0.11/24"),
+        )
     })?;
-    let gateway = match host.object.annotation(GATEWAY).filter(|text| !text.trim().is_empty()) {
+    let mac = host.boot_mac().ok_or_else(|| {
+        Reason::new(
+            "NoBootMac",
+            format!("{} has no MAC address to boot from", host.title()),
+        )
+        .remedy("set its spec.bootMACAddress")
+    })?;
+    let gateway = match host
+        .object
+        .annotation(GATEWAY)
+        .filter(|text| !text.trim().is_empty())
+    {
         None => first_host(address, prefix).filter(|first| *first != address),
         Some(text) => {
-            let gateway = text.trim().parse().ok().filter(|gateway: &IpAddr| gateway.is_ipv4() == address.is_ipv4());
-            Some(gateway.ok_or_else(|| bad(GATEWAY, format!("{text:?} is no address of the host's family")))?)
+            let gateway = text
+                .trim()
+                .parse()
+                .ok()
+                .filter(|gateway: &IpAddr| gateway.is_ipv4() == address.is_ipv4());
+            Some(
+                gateway
+                    .ok_or_else(|| bad(GATEWAY, format!("{text:?} is no address of the host's family")))?,
+            )
         }
     };
     let mut services = Vec::new();
     for (kind, key) in [("dns", DNS_SERVERS), ("ntp", NTP_SERVERS)] {
-        for server in servers(host.object.annotation(key).or_else(|| properties.get(key)).unwrap_or_default()) {
+        for server in servers(
+            host.object
+                .annotation(key)
+                .or_else(|| properties.get(key))
+                .unwrap_or_default(),
+        ) {
             if kind == "dns" && server.parse::<IpAddr>().is_err() {
                 return Err(bad(key, format!("{server:?} is no address")));
             }
@@ -70,7 +93,8 @@ pub(crate) fn document(host: &Host<'_>, properties: &Properties) -> Result<Value
 }
 
 fn servers(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| c == ',' || c.is_whitespace()).filter(|server| !server.is_empty())
+    text.split(|c: char| c == ',' || c.is_whitespace())
+        .filter(|server| !server.is_empty())
 }
 
 fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
@@ -84,7 +108,11 @@ fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
 fn mask(prefix: u8, width: u32) -> u128 {
     let all = if width == 128 { u128::MAX } else { (1 << width) - 1 };
     let host_bits = width - u32::from(prefix);
-    if host_bits == 128 { 0 } else { all & (u128::MAX << host_bits) }
+    if host_bits == 128 {
+        0
+    } else {
+        all & (u128::MAX << host_bits)
+    }
 }
 
 fn netmask(address: IpAddr, prefix: u8) -> IpAddr {
@@ -101,7 +129,9 @@ fn first_host(address: IpAddr, prefix: u8) -> Option<IpAddr> {
             let mask = u32::try_from(mask(prefix, 32)).unwrap_or_default();
             Some(Ipv4Addr::from((u32::from(v4) & mask) | 1).into())
         }
-        IpAddr::V6(v6) if prefix < 127 => Some(Ipv6Addr::from((u128::from(v6) & mask(prefix, 128)) | 1).into()),
+        IpAddr::V6(v6) if prefix < 127 => {
+            Some(Ipv6Addr::from((u128::from(v6) & mask(prefix, 128)) | 1).into())
+        }
         IpAddr::V4(_) | IpAddr::V6(_) => None,
     }
 }
@@ -121,11 +151,17 @@ mod tests {
 
     #[test]
     fn the_gateway_is_the_first_host_of_the_network_unless_named() {
-        let gateway = |cidr: &str| data(json!({IP_ADDRESS: cidr})).unwrap()["networks"][0]["routes"][0]["gateway"].clone();
+        let gateway = |cidr: &str| {
+            data(json!({IP_ADDRESS: cidr})).unwrap()["networks"][0]["routes"][0]["gateway"].clone()
+        };
         assert_eq!(gateway("10.0.0.11/24"), "10.0.0.1");
         assert_eq!(gateway("10.0.5.200/20"), "10.0.0.1");
         assert_eq!(gateway("2001:db8::11/64"), "2001:db8::1");
-        assert_eq!(gateway("10.0.0.1/24"), Value::Null, "a host is not its own gateway");
+        assert_eq!(
+            gateway("10.0.0.1/24"),
+            Value::Null,
+            "a host is not its own gateway"
+        );
         assert_eq!(gateway("10.0.0.1/32"), Value::Null);
         let named = data(json!({IP_ADDRESS: "10.0.0.11/24", GATEWAY: "10.0.0.254"})).unwrap();
         assert_eq!(named["networks"][0]["routes"][0]["gateway"], "10.0.0.254");
@@ -151,7 +187,11 @@ mod tests {
             json!({IP_ADDRESS: "10.0.0.11/24", GATEWAY: "fe80::1"}),
             json!({IP_ADDRESS: "10.0.0.11/24", DNS_SERVERS: "dns.example.com"}),
         ] {
-            assert_eq!(data(annotations.clone()).unwrap_err().code, "BadAddress", "{annotations}");
+            assert_eq!(
+                data(annotations.clone()).unwrap_err().code,
+                "BadAddress",
+                "{annotations}"
+            );
         }
     }
 }

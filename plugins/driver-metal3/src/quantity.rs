@@ -2,7 +2,9 @@
 
 /// Thousandths of the unit. `None` for what is no quantity or negative.
 pub(crate) fn parse(text: &str) -> Option<i128> {
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let split = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, suffix) = text.split_at(split);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || whole.len() > 18 || fraction.len() > 9 {
@@ -36,7 +38,9 @@ fn scale(suffix: &str) -> Option<(i128, i128)> {
         "Ei" => (1 << 60, 1),
         exponent => {
             let power: i32 = exponent.strip_prefix(['e', 'E'])?.parse().ok()?;
-            let size = 10_i128.checked_pow(power.unsigned_abs()).filter(|_| power.abs() <= 18)?;
+            let size = 10_i128
+                .checked_pow(power.unsigned_abs())
+                .filter(|_| power.abs() <= 18)?;
             if power < 0 { (1, size) } else { (size, 1) }
         }
     })
@@ -62,7 +66,16 @@ mod tests {
         ] {
             assert_eq!(parse(text), Some(thousandths), "{text}");
         }
-        for text in ["", "-1", "4 GB", "Gi", "1.2.3", "1ee3", "9999999999999999999", "1e99"] {
+        for text in [
+            "",
+            "-1",
+            "4 GB",
+            "Gi",
+            "1.2.3",
+            "1ee3",
+            "9999999999999999999",
+            "1e99",
+        ] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

@@ -20,7 +20,10 @@ impl Selector {
     pub(crate) fn parse(field: &Field<'_>) -> Result<Self, Failure> {
         field.only(&["matchLabels", "matchExpressions"])?;
         let labels: BTreeMap<String, String> = field.key("matchLabels").texts()?;
-        let mut rules: Vec<Rule> = labels.into_iter().map(|(key, value)| Rule::In(key, vec![value])).collect();
+        let mut rules: Vec<Rule> = labels
+            .into_iter()
+            .map(|(key, value)| Rule::In(key, vec![value]))
+            .collect();
         for expression in field.key("matchExpressions").items()? {
             rules.push(rule(&expression)?);
         }
@@ -29,8 +32,12 @@ impl Selector {
 
     pub(crate) fn matches(&self, object: &Object) -> bool {
         self.0.iter().all(|rule| match rule {
-            Rule::In(key, values) => object.label(key).is_some_and(|label| values.iter().any(|value| value == label)),
-            Rule::NotIn(key, values) => object.label(key).is_none_or(|label| values.iter().all(|value| value != label)),
+            Rule::In(key, values) => object
+                .label(key)
+                .is_some_and(|label| values.iter().any(|value| value == label)),
+            Rule::NotIn(key, values) => object
+                .label(key)
+                .is_none_or(|label| values.iter().all(|value| value != label)),
             Rule::Exists(key) => object.label(key).is_some(),
             Rule::DoesNotExist(key) => object.label(key).is_none(),
         })
@@ -41,8 +48,11 @@ fn rule(field: &Field<'_>) -> Result<Rule, Failure> {
     field.only(&["key", "operator", "values"])?;
     let key = field.key("key").text()?.to_owned();
     let values = field.key("values");
-    let texts: Vec<String> =
-        values.items()?.iter().map(|value| value.text().map(str::to_owned)).collect::<Result<_, _>>()?;
+    let texts: Vec<String> = values
+        .items()?
+        .iter()
+        .map(|value| value.text().map(str::to_owned))
+        .collect::<Result<_, _>>()?;
     let operator = field.key("operator");
     match (operator.text()?, texts.is_empty()) {
         ("In" | "NotIn", true) => Err(values.refuse("is empty, this operator needs values")),
@@ -51,6 +61,8 @@ fn rule(field: &Field<'_>) -> Result<Rule, Failure> {
         ("Exists" | "DoesNotExist", false) => Err(values.refuse("must be empty with this operator")),
         ("Exists", true) => Ok(Rule::Exists(key)),
         ("DoesNotExist", true) => Ok(Rule::DoesNotExist(key)),
-        (other, _) => Err(operator.refuse(format!("{other} is no operator, use In, NotIn, Exists or DoesNotExist"))),
+        (other, _) => Err(operator.refuse(format!(
+            "{other} is no operator, use In, NotIn, Exists or DoesNotExist"
+        ))),
     }
 }

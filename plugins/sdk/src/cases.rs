@@ -42,7 +42,11 @@ pub fn run<P: Plugin>(folder: &Path) -> Result<usize, String> {
     if cases.is_empty() {
         return Err(format!("{} holds no case", folder.display()));
     }
-    if failures.is_empty() { Ok(cases.len()) } else { Err(failures) }
+    if failures.is_empty() {
+        Ok(cases.len())
+    } else {
+        Err(failures)
+    }
 }
 
 #[doc(hidden)]
@@ -73,7 +77,11 @@ pub fn call_driver<D: Driver>(function: &str, arguments: Value) -> Result<Value,
             Ok(result(D::describe(&provider)))
         }
         "machine-of" => {
-            let MachineOf { provider, seen, related } = arguments_of(arguments)?;
+            let MachineOf {
+                provider,
+                seen,
+                related,
+            } = arguments_of(arguments)?;
             Ok(result(D::machine_of(&provider, &seen, &related)))
         }
         "prepare" => {
@@ -139,7 +147,11 @@ pub fn call_resolver<R: Resolver>(function: &str, arguments: Value) -> Result<Va
     }
     match function {
         "resolve" => {
-            let Resolve { settings, subject, candidates } = arguments_of(arguments)?;
+            let Resolve {
+                settings,
+                subject,
+                candidates,
+            } = arguments_of(arguments)?;
             Ok(result(match settings_in::<R::Settings>(settings) {
                 Ok(settings) => R::resolve(&settings, &subject, &candidates),
                 Err(error) => Err(Failure::Refused(bad_settings(&error))),

@@ -138,7 +138,11 @@ pub struct Properties(Vec<(String, String)>);
 impl Properties {
     /// The value of a property; the last one, if it is named twice.
     pub fn get(&self, key: &str) -> Option<&str> {
-        self.0.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .rev()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value.as_str())
     }
 }
 
@@ -262,7 +266,11 @@ pub enum Outcome {
 impl Outcome {
     /// Somebody else has to move, and a change of theirs will be seen.
     pub fn working(step: &str, message: impl Into<String>) -> Self {
-        Self::Working(Progress { step: step.to_owned(), message: message.into(), recheck: None })
+        Self::Working(Progress {
+            step: step.to_owned(),
+            message: message.into(),
+            recheck: None,
+        })
     }
 }
 
@@ -285,7 +293,13 @@ pub struct Plan {
 impl Plan {
     /// Nothing outside, and this outcome.
     pub fn new(outcome: Outcome) -> Self {
-        Self { owned: Vec::new(), loans: Vec::new(), wants: Vec::new(), memo: String::new(), outcome }
+        Self {
+            owned: Vec::new(),
+            loans: Vec::new(),
+            wants: Vec::new(),
+            memo: String::new(),
+            outcome,
+        }
     }
 
     /// The same plan with these changes to an object that somebody else made.

@@ -18,7 +18,10 @@ pub struct Field<'a> {
 impl<'a> Field<'a> {
     /// The document itself, whose path is empty.
     pub fn root(value: &'a Value) -> Self {
-        Self { path: String::new(), value: Some(value) }
+        Self {
+            path: String::new(),
+            value: Some(value),
+        }
     }
 
     /// The path, as a person writes it: `spec.metal3.nodeTypes[1].name`.
@@ -44,7 +47,10 @@ impl<'a> Field<'a> {
             // Keys of labels and properties contain dots of their own.
             (false, true) => format!("{}[{key}]", self.path),
         };
-        Self { path, value: self.value.and_then(|value| value.get(key)) }
+        Self {
+            path,
+            value: self.value.and_then(|value| value.get(key)),
+        }
     }
 
     /// A refusal that names this place.
@@ -61,12 +67,18 @@ impl<'a> Field<'a> {
 
     /// The text here, which must be.
     pub fn text(&self) -> Result<&'a str, Failure> {
-        self.value().and_then(Value::as_str).ok_or_else(|| self.expected("text"))
+        self.value()
+            .and_then(Value::as_str)
+            .ok_or_else(|| self.expected("text"))
     }
 
     /// The text here, if any.
     pub fn optional_text(&self) -> Result<Option<&'a str>, Failure> {
-        if self.is_absent() { Ok(None) } else { self.text().map(Some) }
+        if self.is_absent() {
+            Ok(None)
+        } else {
+            self.text().map(Some)
+        }
     }
 
     /// The truth value here, or `false`.
@@ -81,44 +93,66 @@ impl<'a> Field<'a> {
     pub fn optional_integer(&self) -> Result<Option<i64>, Failure> {
         match self.value() {
             None => Ok(None),
-            Some(value) => value.as_i64().map(Some).ok_or_else(|| self.expected("a whole number")),
+            Some(value) => value
+                .as_i64()
+                .map(Some)
+                .ok_or_else(|| self.expected("a whole number")),
         }
     }
 
     /// The elements here; none if absent.
     pub fn items(&self) -> Result<Vec<Self>, Failure> {
-        let Some(value) = self.value() else { return Ok(Vec::new()) };
+        let Some(value) = self.value() else {
+            return Ok(Vec::new());
+        };
         let items = value.as_array().ok_or_else(|| self.expected("a list"))?;
         let at = |index| format!("{}[{index}]", self.path);
-        Ok(items.iter().enumerate().map(|(index, item)| Self { path: at(index), value: Some(item) }).collect())
+        Ok(items
+            .iter()
+            .enumerate()
+            .map(|(index, item)| Self {
+                path: at(index),
+                value: Some(item),
+            })
+            .collect())
     }
 
     /// The object here; an empty one if absent.
     pub fn entries(&self) -> Result<Vec<(&'a str, Self)>, Failure> {
-        let Some(object) = self.object()? else { return Ok(Vec::new()) };
+        let Some(object) = self.object()? else {
+            return Ok(Vec::new());
+        };
         Ok(object.keys().map(|key| (key.as_str(), self.key(key))).collect())
     }
 
     /// The object here, whose values must all be text; empty if absent.
     pub fn texts(&self) -> Result<BTreeMap<String, String>, Failure> {
-        self.entries()?.into_iter().map(|(key, field)| Ok((key.to_owned(), field.text()?.to_owned()))).collect()
+        self.entries()?
+            .into_iter()
+            .map(|(key, field)| Ok((key.to_owned(), field.text()?.to_owned())))
+            .collect()
     }
 
     /// Refuses any key that is not among `known`, so that a typo is an error and not a silence.
     pub fn only(&self, known: &[&str]) -> Result<(), Failure> {
-        let Some(object) = self.object()? else { return Ok(()) };
+        let Some(object) = self.object()? else {
+            return Ok(());
+        };
         match object.keys().find(|key| !known.contains(&key.as_str())) {
             None => Ok(()),
-            Some(unknown) => {
-                Err(self.key(unknown).refuse(format!("is unknown, known here are {}", known.join(", "))))
-            }
+            Some(unknown) => Err(self
+                .key(unknown)
+                .refuse(format!("is unknown, known here are {}", known.join(", ")))),
         }
     }
 
     fn object(&self) -> Result<Option<&'a Map<String, Value>>, Failure> {
         match self.value() {
             None => Ok(None),
-            Some(value) => value.as_object().map(Some).ok_or_else(|| self.expected("an object")),
+            Some(value) => value
+                .as_object()
+                .map(Some)
+                .ok_or_else(|| self.expected("an object")),
         }
     }
 }
@@ -144,18 +178,27 @@ mod tests {
         let document = json!({"spec": {"types": [{"name": "a"}, {"name": 7, "labels": {"a.b/c": true}}]}});
         let types = Field::root(&document).key("spec").key("types").items().unwrap();
         let message = |failure: Failure| failure.reason().message.clone();
-        assert_eq!(message(types[1].key("name").text().unwrap_err()), "spec.types[1].name: must be text, not a number");
+        assert_eq!(
+            message(types[1].key("name").text().unwrap_err()),
+            "spec.types[1].name: must be text, not a number"
+        );
         assert_eq!(
             message(types[1].key("labels").texts().unwrap_err()),
             "spec.types[1].labels[a.b/c]: must be text, not a truth value"
         );
-        assert_eq!(message(types[0].key("cost").text().unwrap_err()), "spec.types[0].cost: is missing, text is needed");
+        assert_eq!(
+            message(types[0].key("cost").text().unwrap_err()),
+            "spec.types[0].cost: is missing, text is needed"
+        );
     }
 
     #[test]
     fn an_unknown_key_is_refused_with_the_known_ones() {
         let document = json!({"clusterReff": {}});
         let failure = Field::root(&document).only(&["clusterRef"]).unwrap_err();
-        assert_eq!(failure.reason().message, "clusterReff: is unknown, known here are clusterRef");
+        assert_eq!(
+            failure.reason().message,
+            "clusterReff: is unknown, known here are clusterRef"
+        );
     }
 }

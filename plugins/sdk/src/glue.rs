@@ -43,7 +43,10 @@ impl<T: Driver> wit_driver::Guest for DriverOf<T> {
         }))
     }
 
-    fn prepare(order: wit_driver::Order, seen: Vec<wit::Object>) -> Result<wit_driver::Preparation, wit::Failure> {
+    fn prepare(
+        order: wit_driver::Order,
+        seen: Vec<wit::Object>,
+    ) -> Result<wit_driver::Preparation, wit::Failure> {
         say_panics();
         let preparation = T::prepare(&self::order(order), &objects(seen)).map_err(failure)?;
         Ok(wit_driver::Preparation {
@@ -55,12 +58,16 @@ impl<T: Driver> wit_driver::Guest for DriverOf<T> {
 
     fn provision(order: wit_driver::Order, seen: Vec<wit::Object>) -> Result<wit_driver::Plan, wit::Failure> {
         say_panics();
-        T::provision(&self::order(order), &objects(seen)).map(plan).map_err(failure)
+        T::provision(&self::order(order), &objects(seen))
+            .map(plan)
+            .map_err(failure)
     }
 
     fn release(order: wit_driver::Order, seen: Vec<wit::Object>) -> Result<wit_driver::Plan, wit::Failure> {
         say_panics();
-        T::release(&self::order(order), &objects(seen)).map(plan).map_err(failure)
+        T::release(&self::order(order), &objects(seen))
+            .map(plan)
+            .map_err(failure)
     }
 }
 
@@ -68,14 +75,22 @@ impl<T: Policy> wit_policy::Guest for PolicyOf<T> {
     fn accepts(settings: String) -> Result<Vec<wit_policy::Interest>, wit::Reason> {
         say_panics();
         let settings = settings_of::<T::Settings>(&settings).map_err(|error| reason(bad_settings(&error)))?;
-        let interest = |interest: policy::Interest| wit_policy::Interest { kind: interest.kind, wants: interest.wants };
-        T::accepts(&settings).map(|list| list.into_iter().map(interest).collect()).map_err(reason)
+        let interest = |interest: policy::Interest| wit_policy::Interest {
+            kind: interest.kind,
+            wants: interest.wants,
+        };
+        T::accepts(&settings)
+            .map(|list| list.into_iter().map(interest).collect())
+            .map_err(reason)
     }
 
     fn review(settings: String, request: wit_policy::Request) -> wit_policy::Verdict {
         say_panics();
         let json = serde_json::from_str(&request.json).expect("the host sends valid JSON");
-        let request = policy::Request { kind: request.kind, json };
+        let request = policy::Request {
+            kind: request.kind,
+            json,
+        };
         let verdict = match settings_of::<T::Settings>(&settings) {
             Ok(settings) => T::review(&settings, &request),
             Err(error) => policy::Verdict::deny(bad_settings(&error)),
@@ -110,7 +125,10 @@ impl<T: Resolver> wit_resolver::Guest for ResolverOf<T> {
         };
         let candidates: Vec<_> = candidates.into_iter().map(candidate).collect();
         let resolution = T::resolve(&settings, &subject, &candidates).map_err(failure)?;
-        Ok(wit_resolver::Resolution { chosen: resolution.chosen, why: resolution.why })
+        Ok(wit_resolver::Resolution {
+            chosen: resolution.chosen,
+            why: resolution.why,
+        })
     }
 }
 
@@ -125,7 +143,14 @@ fn say_panics() {
 }
 
 fn object(object: wit::Object) -> Object {
-    Object::received(object.api_version, object.kind, object.namespace, object.name, object.uid, object.json)
+    Object::received(
+        object.api_version,
+        object.kind,
+        object.namespace,
+        object.name,
+        object.uid,
+        object.json,
+    )
 }
 
 fn objects(objects: Vec<wit::Object>) -> Vec<Object> {
@@ -151,7 +176,11 @@ fn pointing(reference: ObjectRef) -> wit::ObjectRef {
 }
 
 fn reason(reason: Reason) -> wit::Reason {
-    wit::Reason { code: reason.code, message: reason.message, remedy: reason.remedy }
+    wit::Reason {
+        code: reason.code,
+        message: reason.message,
+        remedy: reason.remedy,
+    }
 }
 
 fn failure(failure: Failure) -> wit::Failure {
@@ -232,7 +261,10 @@ fn plan(plan: driver::Plan) -> wit_driver::Plan {
         loans: plan
             .loans
             .into_iter()
-            .map(|loan| wit_driver::Loan { target: pointing(loan.target), patch: loan.patch.to_string() })
+            .map(|loan| wit_driver::Loan {
+                target: pointing(loan.target),
+                patch: loan.patch.to_string(),
+            })
             .collect(),
         wants: plan.wants.into_iter().map(pointing).collect(),
         memo: plan.memo,

@@ -20,7 +20,10 @@ pub fn error(message: &str) {
     write(Level::Error, message);
 }
 
-#[cfg_attr(not(target_arch = "wasm32"), allow(dead_code, reason = "there is no log to write to"))]
+#[cfg_attr(
+    not(target_arch = "wasm32"),
+    allow(dead_code, reason = "there is no log to write to")
+)]
 enum Level {
     Debug,
     Info,

@@ -34,7 +34,15 @@ impl Object {
         uid: String,
         json: String,
     ) -> Self {
-        Self { api_version, kind, namespace, name, uid, json, parsed: OnceCell::new() }
+        Self {
+            api_version,
+            kind,
+            namespace,
+            name,
+            uid,
+            json,
+            parsed: OnceCell::new(),
+        }
     }
 
     /// The object that this JSON is: its name, namespace and uid are read from it. For tests; the host sends its own.
@@ -54,7 +62,8 @@ impl Object {
     /// The whole object.
     pub fn value(&self) -> &Value {
         // Text that does not parse is the host's bug, and a trap says so.
-        self.parsed.get_or_init(|| serde_json::from_str(&self.json).expect("the host sends valid JSON"))
+        self.parsed
+            .get_or_init(|| serde_json::from_str(&self.json).expect("the host sends valid JSON"))
     }
 
     /// What stands at a JSON pointer, for example `/spec/image/url`.
@@ -79,17 +88,24 @@ impl Object {
 
     /// The value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
-        self.value().get("metadata")?.get("annotations")?.get(key)?.as_str()
+        self.value()
+            .get("metadata")?
+            .get("annotations")?
+            .get(key)?
+            .as_str()
     }
 
     /// `metadata.generation`, 0 if it has none.
     pub fn generation(&self) -> i64 {
-        self.at("/metadata/generation").and_then(Value::as_i64).unwrap_or_default()
+        self.at("/metadata/generation")
+            .and_then(Value::as_i64)
+            .unwrap_or_default()
     }
 
     /// Whether somebody has asked for its deletion.
     pub fn is_being_deleted(&self) -> bool {
-        self.at("/metadata/deletionTimestamp").is_some_and(|time| !time.is_null())
+        self.at("/metadata/deletionTimestamp")
+            .is_some_and(|time| !time.is_null())
     }
 
     /// A reference to this object.

@@ -31,7 +31,10 @@ pub struct Interest {
 impl Interest {
     /// A kind, with nothing wanted beyond the request.
     pub fn in_kind(kind: &str) -> Self {
-        Self { kind: kind.to_owned(), wants: Vec::new() }
+        Self {
+            kind: kind.to_owned(),
+            wants: Vec::new(),
+        }
     }
 
     /// The same interest with one more fact.
@@ -66,12 +69,20 @@ pub struct Verdict {
 impl Verdict {
     /// It may happen.
     pub fn allow() -> Self {
-        Self { allowed: true, reasons: Vec::new(), valid_for: None }
+        Self {
+            allowed: true,
+            reasons: Vec::new(),
+            valid_for: None,
+        }
     }
 
     /// It may not.
     pub fn deny(reason: Reason) -> Self {
-        Self { allowed: false, reasons: vec![reason], valid_for: None }
+        Self {
+            allowed: false,
+            reasons: vec![reason],
+            valid_for: None,
+        }
     }
 }
 

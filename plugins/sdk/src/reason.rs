@@ -16,7 +16,11 @@ pub struct Reason {
 impl Reason {
     /// A reason without a remedy.
     pub fn new(code: &str, message: impl Into<String>) -> Self {
-        Self { code: code.to_owned(), message: message.into(), remedy: None }
+        Self {
+            code: code.to_owned(),
+            message: message.into(),
+            remedy: None,
+        }
     }
 
     /// The same reason with what can be done about it.

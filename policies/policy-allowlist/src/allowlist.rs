@@ -14,7 +14,9 @@ const ALL_OF: &str = ".*";
 pub(crate) fn allows_profile(list: Option<&[Allowed]>, name: &str) -> bool {
     let Some(list) = list else { return true };
     list.iter().any(|entry| match entry.name.strip_suffix(ALL_OF) {
-        Some(owner) => !owner.is_empty() && name.strip_prefix(owner).is_some_and(|rest| rest.starts_with('.')),
+        Some(owner) => {
+            !owner.is_empty() && name.strip_prefix(owner).is_some_and(|rest| rest.starts_with('.'))
+        }
         None => entry.name == name,
     })
 }
@@ -22,7 +24,9 @@ pub(crate) fn allows_profile(list: Option<&[Allowed]>, name: &str) -> bool {
 /// Types are pairs. Written together they have one dot, so that provider `a.b` with type `c` is never provider `a` with type `b.c`.
 pub(crate) fn allows_type(list: Option<&[Allowed]>, provider: &str, name: &str) -> bool {
     let Some(list) = list else { return true };
-    list.iter().filter_map(|entry| pair(&entry.name)).any(|(owner, kind)| owner == provider && (kind == "*" || kind == name))
+    list.iter()
+        .filter_map(|entry| pair(&entry.name))
+        .any(|(owner, kind)| owner == provider && (kind == "*" || kind == name))
 }
 
 /// Whether an entry allows any type of a provider.
@@ -31,7 +35,9 @@ pub(crate) fn names_provider(entry: &str, provider: &str) -> bool {
 }
 
 fn pair(entry: &str) -> Option<(&str, &str)> {
-    entry.split_once('.').filter(|(owner, kind)| !owner.is_empty() && !kind.is_empty() && !kind.contains('.'))
+    entry
+        .split_once('.')
+        .filter(|(owner, kind)| !owner.is_empty() && !kind.is_empty() && !kind.contains('.'))
 }
 
 #[cfg(test)]
@@ -39,7 +45,12 @@ mod tests {
     use super::*;
 
     fn list(names: &[&str]) -> Vec<Allowed> {
-        names.iter().map(|name| Allowed { name: (*name).to_owned() }).collect()
+        names
+            .iter()
+            .map(|name| Allowed {
+                name: (*name).to_owned(),
+            })
+            .collect()
     }
 
     #[test]
@@ -70,7 +81,8 @@ mod tests {
 
     #[test]
     fn types_compare_as_pairs() {
-        let allowed = |entry: &str, provider: &str, name: &str| allows_type(Some(&list(&[entry])), provider, name);
+        let allowed =
+            |entry: &str, provider: &str, name: &str| allows_type(Some(&list(&[entry])), provider, name);
         assert!(allowed("metal3.gpu", "metal3", "gpu") && allowed("metal3.*", "metal3", "gpu"));
         for (entry, provider, name) in [
             ("a.b.c", "a.b", "c"),
@@ -84,7 +96,10 @@ mod tests {
             ("Metal3.gpu", "metal3", "gpu"),
             ("metal3.", "metal3", ""),
         ] {
-            assert!(!allowed(entry, provider, name), "{entry} must not allow ({provider}, {name})");
+            assert!(
+                !allowed(entry, provider, name),
+                "{entry} must not allow ({provider}, {name})"
+            );
         }
     }
 }

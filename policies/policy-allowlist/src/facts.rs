@@ -32,7 +32,10 @@ impl Facts {
         let named = self.node_type.as_ref().map(|kind| kind.provider.as_str());
         let claimed = || self.claim.as_ref()?.spec.provider_ref.as_deref();
         let pooled = || self.pool.as_ref()?.provider.as_deref();
-        named.or_else(claimed).or_else(pooled).filter(|name| !name.is_empty())
+        named
+            .or_else(claimed)
+            .or_else(pooled)
+            .filter(|name| !name.is_empty())
     }
 }
 

@@ -11,19 +11,31 @@ const OF_PROVIDER: &str = "nodeclaims.provider=";
 
 /// Every quota that one more claim would break.
 pub(crate) fn exceeded(facts: &Facts, project: &Project) -> Vec<Reason> {
-    let Some(quotas) = &project.spec.quotas else { return Vec::new() };
+    let Some(quotas) = &project.spec.quotas else {
+        return Vec::new();
+    };
     let (name, provider) = (project.name(), facts.provider());
     let mut against = Vec::new();
     if let Some(limits) = quotas.project.as_ref().filter(|limits| counts_claims(limits)) {
         let counted = facts.usage.as_ref().and_then(|usage| usage.project.as_ref());
-        against.extend(check(limits, counted, provider, name, "project", &format!("Project {name}")));
+        against.extend(check(
+            limits,
+            counted,
+            provider,
+            name,
+            "project",
+            &format!("Project {name}"),
+        ));
     }
     if let Some(limits) = quotas.user.as_ref().filter(|limits| counts_claims(limits)) {
         match facts.usage.as_ref().map(|usage| usage.user.as_ref()) {
             // Else leaving out the owner would be the way around the quota.
             Some(None) => against.push(
-                Reason::new("NoOwner", format!("Project {name} counts claims per user, and this one has no user"))
-                    .remedy("set spec.owner.user of the VirtualClusterInstance"),
+                Reason::new(
+                    "NoOwner",
+                    format!("Project {name} counts claims per user, and this one has no user"),
+                )
+                .remedy("set spec.owner.user of the VirtualClusterInstance"),
             ),
             Some(Some(user)) => {
                 let holder = format!("user {}", user.name);
@@ -73,7 +85,10 @@ fn check(
             continue;
         }
         let Some(counted) = counted else {
-            against.push(Reason::new("UsageUnread", format!("{place} needs a count of claims, and none was taken")));
+            against.push(Reason::new(
+                "UsageUnread",
+                format!("{place} needs a count of claims, and none was taken"),
+            ));
             continue;
         };
         let held = match limited {
@@ -81,10 +96,15 @@ fn check(
             None => counted.nodeclaims,
         };
         if held >= limit {
-            let what = limited.map(|name| format!(" of provider {name}")).unwrap_or_default();
+            let what = limited
+                .map(|name| format!(" of provider {name}"))
+                .unwrap_or_default();
             against.push(
-                Reason::new("QuotaExceeded", format!("{holder} holds {held} claims{what}, the quota is {limit}"))
-                    .remedy(format!("raise {place}, or release a claim")),
+                Reason::new(
+                    "QuotaExceeded",
+                    format!("{holder} holds {held} claims{what}, the quota is {limit}"),
+                )
+                .remedy(format!("raise {place}, or release a claim")),
             );
         }
     }

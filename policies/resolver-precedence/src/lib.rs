@@ -31,22 +31,35 @@ impl Resolver for Precedence {
     fn resolve(_: &Settings, _: &Subject, candidates: &[Candidate]) -> Result<Resolution, Failure> {
         let mut passed_over = Vec::new();
         for (source, words) in PRECEDENCE {
-            for (index, candidate) in candidates.iter().enumerate().filter(|(_, candidate)| candidate.source == source) {
+            for (index, candidate) in candidates
+                .iter()
+                .enumerate()
+                .filter(|(_, candidate)| candidate.source == source)
+            {
                 let name = &candidate.profile;
                 if candidate.exists {
                     passed_over.push(format!("{name} is {words}"));
-                    return Ok(Resolution { chosen: u32::try_from(index).ok(), why: passed_over.join(", ") });
+                    return Ok(Resolution {
+                        chosen: u32::try_from(index).ok(),
+                        why: passed_over.join(", "),
+                    });
                 }
                 if source == EXPLICIT {
-                    let message = format!("profile {name} was asked for explicitly, and no NodeProfile of that name exists");
-                    return Err(Failure::refused("ProfileMissing", message)
-                        .remedy(format!("create NodeProfile {name}, or name another in the pool or claim")));
+                    let message = format!(
+                        "profile {name} was asked for explicitly, and no NodeProfile of that name exists"
+                    );
+                    return Err(Failure::refused("ProfileMissing", message).remedy(format!(
+                        "create NodeProfile {name}, or name another in the pool or claim"
+                    )));
                 }
                 passed_over.push(format!("{name}, {words}, does not exist"));
             }
         }
         passed_over.push("nobody names a profile that exists".to_owned());
-        Ok(Resolution { chosen: None, why: passed_over.join(", ") })
+        Ok(Resolution {
+            chosen: None,
+            why: passed_over.join(", "),
+        })
     }
 }
 

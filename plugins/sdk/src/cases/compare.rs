@@ -62,7 +62,10 @@ mod tests {
 
     #[test]
     fn null_means_null_and_not_absent() {
-        assert_eq!(contained(json!({"image": null}), json!({})), ["/image: expected null, there is nothing"]);
+        assert_eq!(
+            contained(json!({"image": null}), json!({})),
+            ["/image: expected null, there is nothing"]
+        );
         assert!(contained(json!({"image": null}), json!({"image": null})).is_empty());
     }
 
@@ -78,7 +81,10 @@ mod tests {
 
     #[test]
     fn lists_have_the_same_length() {
-        assert_eq!(contained(json!([1]), json!([1, 2])), [": expected [1], there is [1,2]"]);
+        assert_eq!(
+            contained(json!([1]), json!([1, 2])),
+            [": expected [1], there is [1,2]"]
+        );
     }
 
     #[test]

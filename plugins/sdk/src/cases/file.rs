@@ -58,7 +58,11 @@ pub fn read(folder: &Path) -> Result<Vec<Case>, String> {
     files.sort();
     let mut cases = Vec::new();
     for path in files {
-        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let file = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let text = read_text(&path)?;
         let written: Written =
             serde_saphyr::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -71,7 +75,13 @@ pub fn read(folder: &Path) -> Result<Vec<Case>, String> {
                 (None, Some(expected)) => Expectation::Equals(taken(expected, folder).map_err(at)?),
                 _ => return Err(at("a case has either `expect` or `exactly`".to_owned())),
             };
-            cases.push(Case { file: file.clone(), name: case.name, call: case.call, arguments, expectation });
+            cases.push(Case {
+                file: file.clone(),
+                name: case.name,
+                call: case.call,
+                arguments,
+                expectation,
+            });
         }
     }
     Ok(cases)
@@ -85,7 +95,10 @@ fn read_text(path: &Path) -> Result<String, String> {
 fn taken(value: Value, folder: &Path) -> Result<Value, String> {
     match value {
         Value::Object(mut map) if map.get("from").is_some_and(Value::is_string) => {
-            if let Some(key) = map.keys().find(|key| !["from", "line", "patch"].contains(&key.as_str())) {
+            if let Some(key) = map
+                .keys()
+                .find(|key| !["from", "line", "patch"].contains(&key.as_str()))
+            {
                 return Err(format!("`from` stands beside {key}, only `line` and `patch` may"));
             }
             let path = folder.join(map["from"].as_str().unwrap_or_default());
@@ -96,12 +109,16 @@ fn taken(value: Value, folder: &Path) -> Result<Value, String> {
             }
             Ok(base)
         }
-        Value::Object(map) => {
-            map.into_iter().map(|(key, value)| Ok((key, taken(value, folder)?))).collect::<Result<_, _>>().map(Value::Object)
-        }
-        Value::Array(items) => {
-            items.into_iter().map(|item| taken(item, folder)).collect::<Result<_, _>>().map(Value::Array)
-        }
+        Value::Object(map) => map
+            .into_iter()
+            .map(|(key, value)| Ok((key, taken(value, folder)?)))
+            .collect::<Result<_, _>>()
+            .map(Value::Object),
+        Value::Array(items) => items
+            .into_iter()
+            .map(|item| taken(item, folder))
+            .collect::<Result<_, _>>()
+            .map(Value::Array),
         plain => Ok(plain),
     }
 }
@@ -114,7 +131,9 @@ fn load(path: &Path, line: Option<u64>) -> Result<Value, String> {
         return serde_saphyr::from_str(&text).map_err(|error| named(error.to_string()));
     };
     let index = usize::try_from(line).unwrap_or_default().checked_sub(1);
-    let text = index.and_then(|index| text.lines().nth(index)).ok_or_else(|| named(format!("has no line {line}")))?;
+    let text = index
+        .and_then(|index| text.lines().nth(index))
+        .ok_or_else(|| named(format!("has no line {line}")))?;
     let mut event: Value = serde_json::from_str(text).map_err(|error| named(error.to_string()))?;
     Ok(event.get_mut("object").map(Value::take).unwrap_or(event))
 }
@@ -149,7 +168,13 @@ mod tests {
     #[test]
     fn a_patch_lays_itself_over_what_stands_there() {
         let mut base = json!({"spec": {"online": true, "image": {"url": "a"}}, "list": [1, 2]});
-        merge(&mut base, json!({"spec": {"online": false, "image": null}, "list": [3], "new": {"a": null, "b": 1}}));
-        assert_eq!(base, json!({"spec": {"online": false}, "list": [3], "new": {"b": 1}}));
+        merge(
+            &mut base,
+            json!({"spec": {"online": false, "image": null}, "list": [3], "new": {"a": null, "b": 1}}),
+        );
+        assert_eq!(
+            base,
+            json!({"spec": {"online": false}, "list": [3], "new": {"b": 1}})
+        );
     }
 }

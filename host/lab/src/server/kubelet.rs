@@ -1,5 +1,7 @@
 //! The files that a kubelet starts from: its bootstrap kubeconfig and its extra arguments.
 
+mod flags;
+
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -11,24 +13,6 @@ use serde::Deserialize;
 pub(crate) const BOOTSTRAP_KUBECONFIG: &str = "/etc/kubernetes/bootstrap-kubelet.conf";
 /// Where the extra arguments lie, as Debian and as Red Hat have it.
 pub(crate) const EXTRA_ARGUMENTS: [&str; 2] = ["/etc/default/kubelet", "/etc/sysconfig/kubelet"];
-
-/// Flags that are taken and not acted upon.
-const OTHER_FLAGS: [&str; 14] = [
-    "address",
-    "bootstrap-kubeconfig",
-    "cert-dir",
-    "cgroup-driver",
-    "cloud-provider",
-    "cluster-dns",
-    "cluster-domain",
-    "config",
-    "container-runtime-endpoint",
-    "kubeconfig",
-    "max-pods",
-    "pod-infra-container-image",
-    "root-dir",
-    "v",
-];
 
 /// Labels of kubernetes.io that a kubelet may give itself; all others of that domain stop it.
 const OWN_LABELS: [&str; 12] = [
@@ -70,6 +54,8 @@ pub(crate) struct Arguments {
     pub(crate) hostname: Option<String>,
     /// An address other than the one found.
     pub(crate) address: Option<String>,
+    /// How many pods fit.
+    pub(crate) max_pods: Option<u32>,
 }
 
 /// Why a kubelet does not start.
@@ -87,6 +73,8 @@ pub(crate) enum KubeletError {
     Label(String),
     #[error("unknown 'kubernetes.io' or 'k8s.io' labels specified with --node-labels: [{0}]")]
     ReservedLabel(String),
+    #[error("{flag} has {value:?}, which is no number")]
+    Value { flag: &'static str, value: String },
     #[error("--register-with-taints has {0:?}, which is no key=value:Effect")]
     Taint(String),
 }
@@ -226,7 +214,14 @@ pub(crate) fn parse_arguments(environment: &str) -> Result<Arguments, KubeletErr
             "provider-id" => arguments.provider_id = Some(unquoted(&value).to_owned()),
             "hostname-override" => arguments.hostname = Some(unquoted(&value).to_owned()),
             "node-ip" => arguments.address = Some(unquoted(&value).to_owned()),
-            other if OTHER_FLAGS.contains(&other) => {}
+            "max-pods" => {
+                let pods = unquoted(&value).parse().map_err(|_| KubeletError::Value {
+                    flag: "--max-pods",
+                    value,
+                })?;
+                arguments.max_pods = Some(pods);
+            }
+            other if flags::is_known(other) => {}
             other => return Err(KubeletError::Flag(format!("--{other}"))),
         }
     }
@@ -302,7 +297,8 @@ mod tests {
     fn labels_taints_and_provider_id_are_read() {
         let arguments = parse_arguments(
             "# kubelet\nKUBELET_EXTRA_ARGS=\"--node-labels=workload=gpu,run.ai/simulated-gpu-node-pool=default \
-             --register-with-taints=a=b:NoSchedule,c:NoExecute --provider-id metal3://default/bare-metal-2 -v=2\"\n",
+             --register-with-taints=a=b:NoSchedule,c:NoExecute --provider-id metal3://default/bare-metal-2 -v=2 \
+             --max-pods=200 --system-reserved=cpu=1,memory=1Gi\"\n",
         )
         .unwrap();
         assert_eq!(arguments.labels["workload"], "gpu");
@@ -328,6 +324,7 @@ mod tests {
     #[case::a_taint_without_an_effect("--register-with-taints=a=b", "no key=value:Effect")]
     #[case::a_taint_with_a_wrong_effect("--register-with-taints=a=b:Never", "no key=value:Effect")]
     #[case::a_flag_with_one_dash("-node-labels=a=b", "does not know the flag")]
+    #[case::pods_that_are_no_number("--max-pods=many", "which is no number")]
     #[case::an_unknown_flag("--node-label=a=b", "does not know the flag")]
     fn a_kubelet_does_not_start_with(#[case] argument: &str, #[case] why: &str) {
         let error = parse_arguments(&format!("KUBELET_EXTRA_ARGS={argument}"))

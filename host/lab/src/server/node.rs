@@ -125,7 +125,7 @@ impl Machine {
             "ephemeral-storage": format!("{}Ki", number(&self.hardware["storage"][0]["sizeBytes"], 1 << 36) / 1024),
             "hugepages-1Gi": "0",
             "hugepages-2Mi": "0",
-            "pods": "110",
+            "pods": self.arguments.max_pods.unwrap_or(110).to_string(),
         })
     }
 }

@@ -167,7 +167,7 @@ impl Ticket<'_> {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) if error.is::<PoolConcurrencyLimitError>() => Err(self.runner.busy(self.function)),
             Ok(Err(error)) => Err(self.fault(self.cause(&error))),
-            Err(_) => Err(self.fault(self.out_of_time("waited"))),
+            Err(_) => Err(self.fault(self.out_of_time("waited too long", wall(&self.limits)))),
         }
     }
 
@@ -219,7 +219,7 @@ impl Ticket<'_> {
         }
         if let Some(trap) = error.downcast_ref::<Trap>() {
             if *trap == Trap::Interrupt {
-                return self.out_of_time("ran");
+                return self.out_of_time("ran out of time", self.limits.time);
             }
             let place = error.downcast_ref::<WasmBacktrace>().and_then(innermost);
             let place = place
@@ -240,16 +240,9 @@ impl Ticket<'_> {
         self.reason("PluginAnswerInvalid", &what).remedy(self.mend())
     }
 
-    fn out_of_time(&self, did: &str) -> Reason {
-        let elapsed = self.started.elapsed().as_millis();
-        let limit = match did {
-            "ran" => self.limits.time,
-            _ => wall(&self.limits),
-        };
-        let what = format!(
-            "{did} out of time: stopped after {elapsed} ms, the limit is {} ms",
-            limit.as_millis()
-        );
+    fn out_of_time(&self, what: &str, limit: Duration) -> Reason {
+        let (elapsed, limit) = (self.started.elapsed().as_millis(), limit.as_millis());
+        let what = format!("{what}: stopped after {elapsed} ms, the limit is {limit} ms");
         let raise = format!(
             "raise `time` in [limits] of {}.toml, or mend it",
             self.runner.name

@@ -77,7 +77,7 @@ impl Guest {
         let unlinked = |error: wasmtime::Error| LoadError::LinkFailed(text::message(&format!("{error:#}")));
         let pre = linker.instantiate_pre(&component).map_err(unlinked)?;
         let interface = component
-            .get_export_index(None, &facts.interface())
+            .get_export_index(None, facts.interface().as_str())
             .ok_or_else(|| LoadError::LinkFailed(format!("does not export {}", facts.interface())))?;
         let (generation, _) = watch::channel(0);
         let runner = Runner::new(name, &digest, sandbox, Health::new(generation));

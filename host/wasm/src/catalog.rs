@@ -89,6 +89,7 @@ pub enum OpenError {
 /// The components that are loaded, kept up to date with their directory for as long as this lives.
 pub struct Catalog {
     shared: Arc<Shared>,
+    sandbox: Arc<Sandbox>,
     _supervisor: AbortOnDropHandle<()>,
 }
 
@@ -169,15 +170,22 @@ impl Catalog {
         });
         let patience = options.patience;
         let (ready, all_loaded) = oneshot::channel();
-        let supervisor = Supervisor::new(options, shared.clone(), sandbox, compiler, state, record);
+        let supervisor = Supervisor::new(options, shared.clone(), sandbox.clone(), compiler, state, record);
         let task = AbortOnDropHandle::new(tokio::spawn(supervisor.run(ready)));
         if tokio::time::timeout(patience, all_loaded).await.is_err() {
             tracing::warn!("some components are still being loaded; going on without them for now");
         }
         Ok(Arc::new(Self {
             shared,
+            sandbox,
             _supervisor: task,
         }))
+    }
+
+    /// The sandbox that its components run in, for the health check.
+    #[must_use]
+    pub fn sandbox(&self) -> &Arc<Sandbox> {
+        &self.sandbox
     }
 
     /// Reads the directory now.

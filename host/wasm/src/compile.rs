@@ -7,13 +7,14 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{ExitStatusExt as _, parent_id};
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, Stdio};
+use std::process::{self, ExitCode, Stdio};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::sync::Semaphore;
@@ -131,7 +132,7 @@ impl Compiler {
             let path = state.compiled(&key)?;
             map(&engine, &path)
                 .inspect_err(|error| {
-                    tracing::warn!(key, "cached code does not fit; compiling again: {error:#}")
+                    tracing::warn!(key, "cached code does not fit; compiling again: {error:#}");
                 })
                 .ok()
         });
@@ -208,7 +209,7 @@ impl Compiler {
         digest: &str,
         input: File,
         output: File,
-    ) -> io::Result<(std::process::ExitStatus, String)> {
+    ) -> io::Result<(process::ExitStatus, String)> {
         let mut child = Command::new(&command.program)
             .args(&command.args)
             .arg(digest)
@@ -302,8 +303,22 @@ fn confine(memory: u64, seconds: u64) -> io::Result<()> {
     limit(Resource::Cpu, seconds)?;
     limit(Resource::Fsize, CODE)?;
     limit(Resource::Core, 0)?;
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    Ok(())
+    end_with_parent()
+}
+
+/// Nobody waits for the code when the parent is gone. (The kernel's signal for that is sent when the parent's *thread* ends.)
+fn end_with_parent() -> io::Result<()> {
+    let parent = parent_id();
+    let watching = move || {
+        while parent_id() == parent {
+            thread::sleep(Duration::from_secs(1));
+        }
+        process::exit(i32::from(MISUSED));
+    };
+    thread::Builder::new()
+        .name("parent-watch".to_owned())
+        .spawn(watching)
+        .map(|_| ())
 }
 
 #[allow(

@@ -90,7 +90,7 @@ pub fn inspect_bytes(name: &str, bytes: &[u8]) -> Result<Inspection, LoadError> 
         Err(problem) => (None, Some(problem)),
     };
     let exported = surface.exported_world().ok();
-    let world = facts.as_ref().map(|facts| facts.world_and_version());
+    let world = facts.as_ref().map(Facts::world_and_version);
     Ok(Inspection {
         name: name.to_owned(),
         world: world.or_else(|| {

@@ -36,4 +36,3 @@ pub use compile::{CompileCommand, CompileLimits, CompileWith, compile_child_main
 pub use engine::{Pool, Sandbox, SandboxOptions};
 pub use error::LoadError;
 pub use inspect::{Inspection, World, inspect};
-pub use v0_1::view;

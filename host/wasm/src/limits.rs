@@ -90,7 +90,17 @@ fn lift_bound(limits: &Limits) -> usize {
 }
 
 impl Meter {
-    fn grow(&mut self, current: usize, desired: usize, unit: usize) -> wasmtime::Result<bool> {
+    fn grow(
+        &mut self,
+        current: usize,
+        desired: usize,
+        most: Option<usize>,
+        unit: usize,
+    ) -> wasmtime::Result<bool> {
+        // Beyond what the guest itself set as its maximum: it is told no and gets nothing, so nothing is counted.
+        if most.is_some_and(|most| desired > most) {
+            return Ok(false);
+        }
         let growth = desired.saturating_sub(current).saturating_mul(unit) as u64;
         let wanted = self.used.saturating_add(growth);
         if wanted > self.limit {
@@ -105,12 +115,22 @@ impl Meter {
 }
 
 impl ResourceLimiter for Meter {
-    fn memory_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
-        self.grow(current, desired, 1)
+    fn memory_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        most: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        self.grow(current, desired, most, 1)
     }
 
-    fn table_growing(&mut self, current: usize, desired: usize, _: Option<usize>) -> wasmtime::Result<bool> {
-        self.grow(current, desired, TABLE_ELEMENT)
+    fn table_growing(
+        &mut self,
+        current: usize,
+        desired: usize,
+        most: Option<usize>,
+    ) -> wasmtime::Result<bool> {
+        self.grow(current, desired, most, TABLE_ELEMENT)
     }
 
     fn instances(&self) -> usize {

@@ -21,6 +21,8 @@ use crate::inspect::hex;
 const KEPT: &str = "kept";
 const COMPILED: &str = "compiled";
 const RECORD: &str = "serving.json";
+/// How names begin while a file is being written.
+const HALF: &str = ".half-";
 
 /// Version of the record; another one is set aside, never guessed at.
 const FORMAT: u32 = 1;
@@ -37,8 +39,16 @@ pub(crate) struct Record {
     format: u32,
     /// By name.
     pub(crate) serving: BTreeMap<String, Serving>,
-    /// Name by digest: a digest is only ever served under the name that it was taken under.
-    pub(crate) kept: BTreeMap<String, String>,
+    /// By digest: all whose bytes are kept, those that serve among them.
+    pub(crate) kept: BTreeMap<String, Kept>,
+}
+
+/// Whose bytes these are: a digest is only ever served under the name that it was taken under, and with what it was granted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Kept {
+    pub(crate) name: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) grant: Option<String>,
 }
 
 /// One last good version: bytes and operator file together.
@@ -67,7 +77,22 @@ impl StateDir {
         }
         let path = path.canonicalize()?;
         let dir = Dir::open_ambient_dir(&path, ambient_authority())?;
-        Ok(Self { path, dir })
+        let state = Self { path, dir };
+        state.drop_halves()?;
+        Ok(state)
+    }
+
+    /// Files that an earlier process was writing when it ended.
+    fn drop_halves(&self) -> io::Result<()> {
+        for folder in [".", KEPT, COMPILED] {
+            for entry in self.dir.read_dir(folder)? {
+                let name = entry?.file_name();
+                if name.as_encoded_bytes().starts_with(HALF.as_bytes()) {
+                    self.dir.remove_file(Path::new(folder).join(&name))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Keeps the bytes of a component.
@@ -121,7 +146,9 @@ impl StateDir {
 
     /// A file in the same file system as the cache, to compile into.
     pub(crate) fn compile_into(&self) -> io::Result<NamedTempFile> {
-        NamedTempFile::new_in(self.path.join(COMPILED))
+        tempfile::Builder::new()
+            .prefix(HALF)
+            .tempfile_in(self.path.join(COMPILED))
     }
 
     /// Takes over compiled code of this digest. The digest is in place first: code without it, or with another, is not used.
@@ -178,7 +205,9 @@ impl StateDir {
     }
 
     fn write(&self, folder: &str, place: &str, bytes: &[u8]) -> io::Result<()> {
-        let mut file = NamedTempFile::new_in(self.path.join(folder))?;
+        let mut file = tempfile::Builder::new()
+            .prefix(HALF)
+            .tempfile_in(self.path.join(folder))?;
         file.write_all(bytes)?;
         file.as_file().sync_all()?;
         file.persist(self.path.join(place)).map_err(|error| error.error)?;
@@ -261,7 +290,8 @@ impl Record {
                 grant,
             },
         );
-        self.kept.insert(digest.to_owned(), name.to_owned());
+        let (name, grant) = (name.to_owned(), self.serving[name].grant.clone());
+        self.kept.insert(digest.to_owned(), Kept { name, grant });
     }
 
     /// Forgets kept bytes that nobody names; returns what is left to keep.
@@ -316,6 +346,14 @@ mod tests {
         assert!(state.read_kept(&digest, 100).is_err());
         state.keep(&digest, b"one").unwrap();
         assert_eq!(state.read_kept(&digest, 100).unwrap(), b"one");
+    }
+
+    #[test]
+    fn what_an_earlier_process_did_not_finish_writing_is_dropped() {
+        let (_directory, state) = state();
+        let half = state.compile_into().unwrap().into_temp_path().keep().unwrap();
+        StateDir::open(&state.path).unwrap();
+        assert!(!half.exists());
     }
 
     #[test]

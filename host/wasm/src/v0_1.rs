@@ -23,7 +23,6 @@ pub(crate) use bindings::resolver::ProfileResolverPre;
 pub(crate) use driver::DriverHandle;
 pub(crate) use policy::{PolicyHandle, accepts};
 pub(crate) use resolver::{ResolverHandle, probe};
-pub use view::view;
 
 use bindings::log;
 

@@ -1,4 +1,9 @@
 //! Components in the sandbox: good ones, bad ones, hostile ones. All of them are written here, in text.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "what the tests share may fail as the tests themselves do"
+)]
 
 #[path = "wasm/fixtures.rs"]
 mod fixtures;
@@ -17,3 +22,5 @@ mod compile;
 mod loading;
 #[path = "wasm/swap.rs"]
 mod swap;
+#[path = "wasm/wasi.rs"]
+mod wasi;

@@ -9,7 +9,8 @@ use serde_json::Value;
 use crate::call::Health;
 use crate::component::Version;
 use crate::error::LoadError;
-use crate::grants;
+use crate::source::Found;
+use crate::{grants, inspect};
 
 /// Everything that is known at one moment.
 #[derive(Clone, Default)]
@@ -31,11 +32,37 @@ pub(super) struct Entry {
 }
 
 /// What is known of a file.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct OnDisk {
+    /// None if it cannot be read.
     pub(super) digest: Option<String>,
-    pub(super) size: Option<u64>,
-    pub(super) world: Option<String>,
+    size: Option<u64>,
+    world: Option<String>,
+}
+
+impl OnDisk {
+    /// Looks at what was read. What it is for is worked out once for the same bytes: that takes a while for large ones.
+    pub(super) fn of(found: &Found, before: Option<&Self>) -> Self {
+        let Ok(bytes) = &found.component else {
+            return Self {
+                digest: None,
+                size: None,
+                world: None,
+            };
+        };
+        let digest = inspect::digest(bytes);
+        if let Some(before) = before.filter(|before| before.digest.as_ref() == Some(&digest)) {
+            return before.clone();
+        }
+        let world = inspect::inspect_bytes(&found.name, bytes)
+            .ok()
+            .and_then(|seen| seen.world);
+        Self {
+            digest: Some(digest),
+            size: Some(bytes.len() as u64),
+            world,
+        }
+    }
 }
 
 impl Set {

@@ -3,6 +3,7 @@
 //! Each name is loaded in a task of its own, so that a component which keeps the compiler busy for a minute holds up nobody else.
 
 use std::collections::{BTreeSet, HashMap};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -26,6 +27,10 @@ use crate::{inspect, text};
 /// After a failure that may pass, the same bytes are tried again after this, then after twice as long, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_secs(15);
 const LONGEST_RETRY: Duration = Duration::from_secs(600);
+
+/// Attempts to bring back what served before the restart, and the pause between them.
+const KEPT_TRIES: u32 = 3;
+const KEPT_PAUSE: Duration = Duration::from_secs(2);
 
 /// A directory that never settles is read all the same after so many times the settling time.
 const UNREST: u32 = 10;
@@ -69,6 +74,8 @@ struct Load {
 enum Purpose {
     /// To serve under its name.
     Serve,
+    /// To serve again what served before the restart.
+    Restore,
     /// For orders that name its digest.
     Keep,
 }
@@ -113,6 +120,7 @@ impl Supervisor {
         self.restore();
         self.finish_loads().await;
         let (changes, mut changed) = mpsc::channel(1);
+        let mut watched = inode(&self.options.directory);
         let mut watcher = watch(&self.options.directory, changes.clone());
         self.scan().await;
         let mut rescan = tokio::time::interval(self.options.rescan);
@@ -137,8 +145,9 @@ impl Supervisor {
                 }
                 _ = rescan.tick() => {
                     // The directory may be another one by now, and the watch on one that is gone is deaf.
-                    watcher = watcher.and_then(|_| watch(&self.options.directory, changes.clone()));
-                    if watcher.is_none() {
+                    let now = inode(&self.options.directory);
+                    if watcher.is_none() || now != watched {
+                        watched = now;
                         watcher = watch(&self.options.directory, changes.clone());
                     }
                     self.scan().await;
@@ -155,19 +164,20 @@ impl Supervisor {
         let mut served = BTreeSet::new();
         for (name, last) in serving {
             served.insert(last.digest.clone());
-            self.load_kept(
-                &name,
-                Identity {
-                    digest: last.digest,
-                    grant: last.grant,
-                },
-                Purpose::Serve,
-            );
+            let identity = Identity {
+                digest: last.digest,
+                grant: last.grant,
+            };
+            self.load_kept(&name, identity, Purpose::Restore);
         }
         let kept: Vec<_> = self.record.kept.clone().into_iter().collect();
-        for (digest, name) in kept {
+        for (digest, kept) in kept {
             if !served.contains(&digest) {
-                self.load_kept(&name, Identity { digest, grant: None }, Purpose::Keep);
+                let identity = Identity {
+                    digest,
+                    grant: kept.grant,
+                };
+                self.load_kept(&kept.name, identity, Purpose::Keep);
             }
         }
     }
@@ -176,8 +186,19 @@ impl Supervisor {
         let (loader, largest) = (self.loader.clone(), self.options.largest);
         let (owned, wanted, health) = (name.to_owned(), identity.clone(), self.health(name));
         let task = self.loads.spawn(async move {
-            let bytes = loader.read_kept(&wanted.digest, largest).await?;
-            loader.load(&owned, bytes, wanted, health).await
+            // It was good once, so what is wrong now is more likely the machine than the component.
+            let mut tries = 1;
+            loop {
+                let bytes = loader.read_kept(&wanted.digest, largest).await?;
+                match loader.load(&owned, bytes, wanted.clone(), health.clone()).await {
+                    Err(error) if error.is_passing() && tries < KEPT_TRIES => {
+                        tracing::warn!(plugin = owned, %error, "cannot be brought back yet; trying again");
+                        tries += 1;
+                        tokio::time::sleep(KEPT_PAUSE).await;
+                    }
+                    done => return done,
+                }
+            }
         });
         self.note_load(name, identity, purpose, task);
     }
@@ -185,7 +206,7 @@ impl Supervisor {
     fn note_load(&mut self, name: &str, identity: Identity, purpose: Purpose, task: AbortHandle) {
         // Versions for orders share names, so they are told apart by digest.
         let key = match purpose {
-            Purpose::Serve => name.to_owned(),
+            Purpose::Serve | Purpose::Restore => name.to_owned(),
             Purpose::Keep => format!("{name} {}", identity.digest),
         };
         if let Some(earlier) = self.loading.insert(
@@ -231,11 +252,16 @@ impl Supervisor {
         };
         let name = key.split(' ').next().unwrap_or_default();
         match (result, purpose) {
-            (Ok(version), Purpose::Serve) => self.serve(name, identity, version),
+            (Ok(version), Purpose::Serve | Purpose::Restore) => self.serve(name, identity, version),
             (Ok(version), Purpose::Keep) => {
                 self.shared.swap(|set| set.set_aside(name, Arc::new(version)));
             }
             (Err(error), Purpose::Serve) => self.refuse(name, identity, error),
+            // Not held against the bytes: the same ones may stand in the directory, which is read next.
+            (Err(error), Purpose::Restore) => {
+                tracing::error!(plugin = name, digest = identity.digest, %error,
+                    "what served last cannot be brought back");
+            }
             (Err(error), Purpose::Keep) => {
                 tracing::error!(plugin = name, digest = identity.digest, %error,
                     "a component that orders may name cannot be loaded; they wait for it");
@@ -326,8 +352,14 @@ impl Supervisor {
         };
         let mut there = BTreeSet::new();
         for path in paths {
-            let largest = self.options.largest;
-            let Ok(found) = spawn_blocking(move || source::find(&path, largest)).await else {
+            let (largest, set) = (self.options.largest, self.shared.set());
+            let looked = spawn_blocking(move || {
+                let found = source::find(&path, largest);
+                let before = set.entry(&found.name).and_then(|entry| entry.on_disk.as_ref());
+                let on_disk = OnDisk::of(&found, before);
+                (found, on_disk)
+            });
+            let Ok((found, on_disk)) = looked.await else {
                 continue;
             };
             if !there.insert(found.name.clone()) {
@@ -337,7 +369,8 @@ impl Supervisor {
                 );
                 continue;
             }
-            self.consider(found);
+            self.see(&found.name, &on_disk);
+            self.consider(found, on_disk);
         }
         let names: Vec<String> = self.shared.set().names().cloned().collect();
         for name in names {
@@ -348,28 +381,18 @@ impl Supervisor {
     }
 
     /// One file: unchanged, or known to be bad, or to be loaded.
-    fn consider(&mut self, found: Found) {
+    fn consider(&mut self, found: Found, on_disk: OnDisk) {
         let Found {
             name,
             component,
             grant,
         } = found;
-        let (bytes, grant) = match (component, grant) {
-            (Ok(bytes), Ok(grant)) => (bytes, grant),
-            (Ok(bytes), Err(error)) => {
-                self.see(&name, Some(&bytes));
-                return self.stop_and_note(&name, error);
-            }
-            (Err(error), _) => {
-                self.see(&name, None);
-                return self.stop_and_note(&name, error);
-            }
+        let (bytes, digest, grant) = match (component, on_disk.digest, grant) {
+            (Ok(bytes), Some(digest), Ok(grant)) => (bytes, digest, grant),
+            (Err(error), ..) | (Ok(_), _, Err(error)) => return self.stop_and_note(&name, error),
+            (Ok(_), None, Ok(_)) => return,
         };
-        let identity = Identity {
-            digest: inspect::digest(&bytes),
-            grant,
-        };
-        self.see(&name, Some(&bytes));
+        let identity = Identity { digest, grant };
         let set = self.shared.set();
         let serves = set
             .serving(&name)
@@ -419,21 +442,13 @@ impl Supervisor {
     }
 
     /// Notes what stands in the directory.
-    fn see(&mut self, name: &str, bytes: Option<&[u8]>) {
-        let digest = bytes.map(inspect::digest);
+    fn see(&mut self, name: &str, on_disk: &OnDisk) {
         let set = self.shared.set();
-        let seen = set.entry(name).and_then(|entry| entry.on_disk.as_ref());
-        if seen.is_some_and(|seen| seen.digest == digest) {
-            return;
+        if set.entry(name).and_then(|entry| entry.on_disk.as_ref()) != Some(on_disk) {
+            let health = self.health(name);
+            self.shared
+                .swap(|set| set.entry_or(name, || health).on_disk = Some(on_disk.clone()));
         }
-        let world = bytes
-            .and_then(|bytes| inspect::inspect_bytes(name, bytes).ok())
-            .and_then(|seen| seen.world);
-        let size = bytes.map(|bytes| bytes.len() as u64);
-        let health = self.health(name);
-        self.shared.swap(|set| {
-            set.entry_or(name, || health).on_disk = Some(OnDisk { digest, size, world });
-        });
     }
 
     fn stop_and_note(&mut self, name: &str, error: LoadError) {
@@ -566,6 +581,13 @@ fn wrong_role(name: &str, version: &Version) -> LoadError {
         found: format!("is a {world}"),
         has: format!("{name} in its configuration for something else"),
     }
+}
+
+/// Which directory this is, whatever it is called.
+fn inode(directory: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(directory)
+        .ok()
+        .map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 /// Watches the directory; where that cannot be, reading it again and again must do.

@@ -191,7 +191,7 @@ pub(crate) fn plan(answer: wit::Plan) -> Checked<Plan> {
     Ok(Plan {
         owned: each("owned", answer.owned, |at, object| answer::object(at, &object))?,
         loans: each("loans", answer.loans, loan)?,
-        wants: each("wants", answer.wants, |at, target| reference_from(at, target))?,
+        wants: each("wants", answer.wants, reference_from)?,
         memo: answer.memo,
         outcome: outcome(answer.outcome)?,
     })

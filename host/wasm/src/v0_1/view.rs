@@ -23,8 +23,9 @@ const SECRET_ENDS: &[&str] = &[
 
 /// A copy of an object without `managedFields`, without the last-applied annotation, without the data of a Secret, and without
 /// any text whose key says that it is a password. What only names a secret (`credentialsName`, `userData.name`) stays.
-#[must_use]
-pub fn view(object: &Value) -> Value {
+///
+/// The callers leave most of this out already; this is the wall, and does not ask what they did.
+pub(crate) fn view(object: &Value) -> Value {
     let is_secret = object.get("kind").is_some_and(|kind| kind == "Secret");
     let Value::Object(fields) = object else {
         return without_secrets(object);
@@ -65,7 +66,7 @@ fn metadata(value: &Value) -> Value {
 
 fn without_secrets(value: &Value) -> Value {
     match value {
-        Value::Object(fields) if is_nested_secret(fields) => view(value),
+        Value::Object(fields) if is_object(fields) => view(value),
         Value::Object(fields) => {
             let kept = fields.iter().filter(|(key, value)| !is_password(key, value));
             Value::Object(
@@ -78,10 +79,10 @@ fn without_secrets(value: &Value) -> Value {
     }
 }
 
-/// A Secret inside something else, like the items of a List or a manifest in a template.
-fn is_nested_secret(fields: &Map<String, Value>) -> bool {
-    fields.get("kind").is_some_and(|kind| kind == "Secret")
-        && (fields.contains_key("data") || fields.contains_key("stringData"))
+/// An object inside something else: an item of a List, the claim in a request, a manifest in a template.
+fn is_object(fields: &Map<String, Value>) -> bool {
+    let has = |key: &str| fields.contains_key(key);
+    has("kind") && (has("metadata") || has("data") || has("stringData"))
 }
 
 /// Only texts and numbers are secrets themselves; an object under such a key says where one is.
@@ -108,6 +109,10 @@ mod tests {
         });
         assert_eq!(view(&secret), seen);
         let list = json!({ "kind": "List", "items": [secret] });
+        assert_eq!(
+            view(&json!({ "claim": null, "secret": secret })),
+            json!({ "claim": null, "secret": seen })
+        );
         assert_eq!(view(&list), json!({ "kind": "List", "items": [seen] }));
     }
 

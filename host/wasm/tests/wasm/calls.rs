@@ -10,7 +10,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::fixtures::{
-    ALLOWED, DENIED, FOREVER, Policy, allowing, component_with, denying, driver, looping, resolver, slow,
+    ALLOWED, DENIED, FOREVER, Policy, allowing, component, denying, driver, looping, resolver, slow,
     trapping, trapping_on_long_requests,
 };
 use crate::shelf::{PATIENCE, Shelf, error, fault, policy, request, review, state, until};
@@ -460,34 +460,92 @@ fn the_ticker_beats_by_itself_and_its_silence_shows() {
 }
 
 #[tokio::test]
-async fn a_guest_with_wasi_finds_no_environment_and_the_same_random_numbers_each_time() {
-    let wasi = [
-        "package wasi:cli@0.2.6; interface environment { get-environment: func() -> list<tuple<string, string>>; }",
-        "package wasi:random@0.2.6; interface random { get-random-u64: func() -> u64; }",
-        "package test:guest; world guest {
-            include hostler:plugin/review-policy@0.1.0;
-            import wasi:cli/environment@0.2.6;
-            import wasi:random/random@0.2.6;
-        }",
-    ];
-    // The message has two characters: whether the environment was empty, and one that the random number picks.
+async fn no_secret_crosses_to_a_guest_whatever_the_caller_left_in() {
+    // Says what it was shown: the message is the request itself.
     let review = format!(
-        "(call $environment (i32.const 3000))
-         (i32.store8 (i32.const 512) (select (i32.const 101) (i32.const 102) (i32.eqz (i32.load (i32.const 3004)))))
-         (i32.store8 (i32.const 513)
-            (i32.add (i32.const 97) (i32.wrap_i64 (i64.rem_u (call $random) (i64.const 26)))))
-         {DENIED}"
+        "(i32.store (i32.const 392) (local.get 4)) (i32.store (i32.const 396) (local.get 5)) {DENIED}"
     );
+    let (_shelf, catalog) = of(
+        &Policy {
+            review: &review,
+            ..Policy::default()
+        }
+        .build(),
+        "",
+    )
+    .await;
+    let facts = json!({
+        "claim": { "kind": "NodeClaim", "metadata": { "name": "c", "managedFields": [1] }, "token": "t0k3n" },
+        "secret": { "kind": "Secret", "metadata": { "name": "bmc" }, "data": { "a": "aHVudGVyMg==" } },
+    });
+    let shown = policy(&catalog)
+        .review(&request(facts))
+        .await
+        .unwrap()
+        .reasons
+        .remove(0)
+        .message;
+    let seen = json!({
+        "claim": { "kind": "NodeClaim", "metadata": { "name": "c" } },
+        "secret": { "kind": "Secret", "metadata": { "name": "bmc" } },
+    });
+    assert_eq!(shown, seen.to_string());
+}
+
+#[tokio::test]
+async fn growing_beyond_its_own_maximum_is_the_guests_affair() {
     let module = Policy {
-        review: &review,
-        imports: r#"(import "wasi:cli/environment@0.2.6" "get-environment" (func $environment (param i32)))
-                    (import "wasi:random/random@0.2.6" "get-random-u64" (func $random (result i64)))"#,
-        says: "??",
+        review: "(drop (memory.grow (i32.const 60000))) (drop (memory.grow (i32.const 60000))) (i32.const 256)",
         ..Policy::default()
+    };
+    let module = module.module().replace(
+        "(memory (export \"memory\") 2)",
+        "(memory (export \"memory\") 2 8)",
+    );
+    let (_shelf, catalog) = of(&component("review-policy", &module), "").await;
+    assert!(review(&policy(&catalog)).await.unwrap().allowed);
+}
+
+#[tokio::test]
+async fn the_log_of_a_guest_is_cut_cleaned_counted_and_under_its_name() {
+    let (lines, _guard) = crate::shelf::listen();
+    let review = format!(
+        "(local $n i32)
+         (loop $on
+            (call $log (i32.const 2) (i32.const 512) (i32.const 300))
+            (local.set $n (i32.add (local.get $n) (i32.const 1)))
+            (br_if $on (i32.lt_u (local.get $n) (i32.const 100))))
+         {ALLOWED}"
+    );
+    let says = format!("\u{1b}[31mred\nline {}", "x".repeat(300));
+    let talkative = Policy {
+        review: &review,
+        imports: r#"(import "hostler:plugin/log@0.1.0" "write" (func $log (param i32 i32 i32)))"#,
+        says: &says,
+        ..Policy::default()
+    };
+    let (_shelf, catalog) = of(&talkative.build(), "").await;
+    assert!(self::review(&policy(&catalog)).await.unwrap().allowed);
+    let lines = lines.taken();
+    let kept: Vec<_> = lines
+        .iter()
+        .filter(|line| line.contains("[31mred line xxx"))
+        .collect();
+    assert_eq!(kept.len(), 32, "{lines:#?}");
+    for line in kept {
+        assert!(
+            line.contains("WARN") && line.contains("plugin=\"policy-p\"") && line.contains("review"),
+            "{line}"
+        );
+        assert!(
+            !line.contains('\u{1b}') && line.matches('x').count() < 256,
+            "{line}"
+        );
     }
-    .module();
-    let (_shelf, catalog) = of(&component_with("guest", &wasi, &module), "").await;
-    let first = crate::shelf::says(&catalog).await;
-    assert!(first.starts_with('e'), "its environment is empty: {first}");
-    assert_eq!(crate::shelf::says(&catalog).await, first);
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("68 more lines of this call were dropped")),
+        "{lines:#?}"
+    );
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use hostler_core::seams::Plugins as _;
 use hostler_wasm::inspect;
+use hostler_wasm::inspect::inspect_bytes;
 use rstest::rstest;
 
 use crate::fixtures::{FOREVER, Policy, allowing, component_with, denying, driver, resolver};
@@ -333,4 +334,32 @@ fn an_inspection_says_what_a_component_is_and_why_it_would_not_load() {
     let seen = inspect(&shelf.path("policy-s.wasm")).unwrap();
     assert_eq!(seen.world.as_deref(), Some("review-policy@0.1.0"));
     assert_eq!(seen.problem.map(|problem| problem.code()), Some("ImportRefused"));
+}
+
+#[test]
+fn no_damage_to_a_component_makes_the_host_panic() {
+    let whole = driver("x");
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % below as u64).unwrap()
+    };
+    let mut refused = 0;
+    for _ in 0..3_000 {
+        let mut bytes = whole.clone();
+        for _ in 0..=random(4) {
+            let at = random(bytes.len());
+            match random(3) {
+                0 => bytes[at] = u8::try_from(random(256)).unwrap(),
+                1 => bytes.truncate(at.max(1)),
+                _ => {
+                    bytes.remove(at);
+                }
+            }
+        }
+        refused += usize::from(inspect_bytes("driver-d", &bytes).is_err());
+    }
+    assert!(refused > 1_000, "damage is mostly noticed: {refused}");
 }

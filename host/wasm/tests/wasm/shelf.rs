@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hostler_core::seams::{Failure, PluginState, Plugins as _, Policy, Request, Verdict};
@@ -140,5 +140,40 @@ pub(crate) async fn fault(policy: &Arc<dyn Policy>) -> (String, String) {
     match review(policy).await {
         Err(Failure::Faulty(reason)) => (reason.code.clone(), reason.text()),
         other => panic!("not a fault of the plugin: {other:?}"),
+    }
+}
+
+/// Lines that were logged while the guard lives, by this thread.
+#[derive(Clone, Default)]
+pub(crate) struct Lines(Arc<Mutex<Vec<u8>>>);
+
+pub(crate) fn listen() -> (Lines, tracing::subscriber::DefaultGuard) {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .with_max_level(tracing::Level::DEBUG)
+        .finish();
+    (lines, tracing::subscriber::set_default(subscriber))
+}
+
+impl Lines {
+    pub(crate) fn taken(&self) -> Vec<String> {
+        String::from_utf8_lossy(&self.0.lock().unwrap())
+            .lines()
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+impl std::io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }

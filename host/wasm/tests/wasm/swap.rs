@@ -361,3 +361,66 @@ async fn one_that_cannot_be_helped_does_not_stop_another_from_being_swapped() {
     until(&catalog, |catalog| state(catalog, "policy-p").unwrap().healthy).await;
     assert!(catalog.driver("driver-e", None).is_ok());
 }
+
+#[tokio::test]
+async fn a_removed_driver_keeps_its_grant_for_the_orders_that_name_it() {
+    let shelf = Shelf::new();
+    let grant = "[[kinds]]\napiVersion = \"v1\"\nkind = \"ConfigMap\"\naccess = \"manage\"\nnamespaces = [\"metal\"]\n";
+    shelf.put("driver-d", &driver("one")).grant("driver-d", grant);
+    let catalog = shelf.open().await;
+    let one = serving(&catalog, "driver-d").unwrap();
+    shelf.remove("driver-d");
+    fs::remove_file(shelf.path("driver-d.toml")).unwrap();
+    until(&catalog, |catalog| state(catalog, "driver-d").is_none()).await;
+    assert_eq!(
+        catalog
+            .driver("driver-d", Some(&one))
+            .unwrap()
+            .grant()
+            .kinds
+            .len(),
+        1
+    );
+    drop(catalog);
+    let catalog = shelf.open().await;
+    assert_eq!(
+        catalog
+            .driver("driver-d", Some(&one))
+            .unwrap()
+            .grant()
+            .kinds
+            .len(),
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_host_that_lost_what_it_kept_starts_from_the_directory() {
+    let shelf = Shelf::new();
+    shelf.put("policy-p", &denying("one"));
+    drop(shelf.open().await);
+    fs::remove_dir_all(shelf.state().join("kept")).unwrap();
+    fs::remove_dir_all(shelf.state().join("compiled")).unwrap();
+    let catalog = shelf.open().await;
+    assert_eq!(says(&catalog).await, "one");
+    assert!(state(&catalog, "policy-p").unwrap().healthy);
+}
+
+#[tokio::test]
+async fn code_that_is_mapped_survives_that_the_same_code_is_compiled_again() {
+    let shelf = Shelf::new();
+    shelf.put("policy-p", &denying("one"));
+    let first = shelf.open().await;
+    for entry in fs::read_dir(shelf.state().join("compiled")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "sha256") {
+            fs::write(path, "no digest").unwrap();
+        }
+    }
+    let second = shelf.open().await;
+    assert_eq!(says(&second).await, "one");
+    drop(second);
+    for _ in 0..10 {
+        assert_eq!(says(&first).await, "one");
+    }
+}

@@ -26,31 +26,31 @@ fn recorded_times() -> Times {
     }
 }
 
-struct Kept {
-    object: DynamicObject,
-    hardware: Hardware,
+pub(crate) struct Kept {
+    pub(crate) object: DynamicObject,
+    pub(crate) hardware: Hardware,
     wake: Option<Timestamp>,
 }
 
 #[derive(Default)]
-struct KeptSecret {
+pub(crate) struct KeptSecret {
     version: u64,
     owners: BTreeSet<String>,
     held: bool,
 }
 
 /// The least that an API server does.
-struct World {
-    now: Timestamp,
+pub(crate) struct World {
+    pub(crate) now: Timestamp,
     version: u64,
     times: Times,
-    hosts: BTreeMap<String, Kept>,
-    secrets: BTreeMap<String, KeptSecret>,
-    seen: BTreeMap<String, Vec<Option<Value>>>,
+    pub(crate) hosts: BTreeMap<String, Kept>,
+    pub(crate) secrets: BTreeMap<String, KeptSecret>,
+    pub(crate) seen: BTreeMap<String, Vec<Option<Value>>>,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let secrets = ["server1-bmc", "server2-bmc"].map(|name| (name.to_owned(), KeptSecret::default()));
         Self {
             now: "2026-11-29T17:30:50Z".parse().unwrap(),
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    fn create(&mut self, mut object: DynamicObject, hardware: Hardware) {
+    pub(crate) fn create(&mut self, mut object: DynamicObject, hardware: Hardware) {
         let name = object.metadata.name.clone().unwrap();
         object.metadata.generation = Some(1);
         object.metadata.uid = Some(name.clone());
@@ -107,13 +107,13 @@ impl World {
         self.record(name);
     }
 
-    fn patch(&mut self, name: &str, patch: &Value) {
+    pub(crate) fn patch(&mut self, name: &str, patch: &Value) {
         let mut object = serde_json::to_value(&self.hosts[name].object).unwrap();
         merge(&mut object, patch);
         self.store(name, serde_json::from_value(object).unwrap(), true);
     }
 
-    fn delete(&mut self, name: &str) {
+    pub(crate) fn delete(&mut self, name: &str) {
         let mut object = self.hosts[name].object.clone();
         object.metadata.deletion_timestamp =
             Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(self.now));
@@ -131,7 +131,7 @@ impl World {
     }
 
     /// Lets everything happen that falls before `until`.
-    fn run(&mut self, until: Timestamp, enough: impl Fn(&Self) -> bool) {
+    pub(crate) fn run(&mut self, until: Timestamp, enough: impl Fn(&Self) -> bool) {
         while !enough(self) {
             let next = self
                 .hosts

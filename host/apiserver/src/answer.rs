@@ -1,0 +1,180 @@
+//! What goes back: bodies, formats, and objects in the shape in which a resource shows them.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, WARNING};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use serde_json::{Value, json};
+
+use crate::builtin;
+use crate::resource::Resource;
+use crate::status::ApiError;
+use crate::store::object::Stored;
+use crate::table::{self, IncludeObject};
+
+/// The body of every answer: whole, or a stream of events.
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// Form in which the client wants objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// As they are.
+    Json,
+    /// As rows.
+    Table(IncludeObject),
+    /// Their metadata only.
+    Partial,
+}
+
+impl Format {
+    /// The first form in `Accept` that we have.
+    pub(crate) fn negotiate(headers: &HeaderMap, include_object: &str) -> Result<Self, ApiError> {
+        let Some(accept) = headers.get(ACCEPT).and_then(|value| value.to_str().ok()) else {
+            return Ok(Self::Json);
+        };
+        for wish in accept.split(',') {
+            let mut parts = wish.split(';').map(str::trim);
+            if !matches!(parts.next(), Some("application/json" | "application/*" | "*/*" | "")) {
+                continue;
+            }
+            let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
+            let parameter = |name: &str| parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+            let is_meta = parameter("g") == Some("meta.k8s.io") && parameter("v") == Some("v1");
+            match parameter("as") {
+                None => return Ok(Self::Json),
+                Some("Table") if is_meta => {
+                    let include = IncludeObject::parse(include_object).ok_or_else(|| {
+                        ApiError::bad_request(format!("unrecognized includeObject value: {include_object:?}"))
+                    })?;
+                    return Ok(Self::Table(include));
+                }
+                Some("PartialObjectMetadata" | "PartialObjectMetadataList") if is_meta => return Ok(Self::Partial),
+                Some(_) => {}
+            }
+        }
+        let message = "only the following media types are accepted: application/json";
+        Err(ApiError::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message))
+    }
+}
+
+/// A stored object in the shape of a resource.
+pub(crate) fn shape(resource: &Resource, stored: &Stored) -> Value {
+    let mut object = stored.value();
+    if is_reshaped(resource) {
+        reshape(resource, &mut object);
+    }
+    object
+}
+
+/// Whether what is stored is not what the resource shows.
+fn is_reshaped(resource: &Resource) -> bool {
+    resource.version != resource.storage_version || builtin::storage_group(resource) != resource.group
+}
+
+fn reshape(resource: &Resource, object: &mut Value) {
+    if resource.version != resource.storage_version {
+        object["apiVersion"] = Value::String(api_version(resource));
+    }
+    builtin::from_storage(resource, object);
+}
+
+/// The object as it is stored, from the shape of a resource.
+pub(crate) fn unshape(resource: &Resource, object: &mut Value) {
+    if resource.version != resource.storage_version {
+        object["apiVersion"] = Value::String(format!("{}/{}", resource.group, resource.storage_version));
+    }
+    builtin::to_storage(resource, object);
+}
+
+/// `v1`, or `group/version`.
+pub(crate) fn api_version(resource: &Resource) -> String {
+    if resource.group.is_empty() {
+        resource.version.clone()
+    } else {
+        format!("{}/{}", resource.group, resource.version)
+    }
+}
+
+/// The bytes of one object in a format.
+pub(crate) fn object_bytes(resource: &Resource, format: Format, stored: &Stored) -> Bytes {
+    if format == Format::Json && !is_reshaped(resource) {
+        return stored.bytes.clone();
+    }
+    value_bytes(resource, format, &shape(resource, stored))
+}
+
+/// The bytes of one object, in the shape of the resource, in a format.
+pub(crate) fn value_bytes(resource: &Resource, format: Format, object: &Value) -> Bytes {
+    let shown = match format {
+        Format::Json => return Bytes::from(object.to_string()),
+        Format::Table(include) => {
+            let meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+            table::table(resource, std::slice::from_ref(object), &meta, include)
+        }
+        Format::Partial => table::partial(object),
+    };
+    Bytes::from(shown.to_string())
+}
+
+/// The bytes of a list in a format.
+pub(crate) fn list_bytes(resource: &Resource, format: Format, items: &[std::sync::Arc<Stored>], meta: &Value) -> Bytes {
+    let (kind, version) = match format {
+        Format::Json => (resource.list_kind.clone(), api_version(resource)),
+        Format::Partial => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
+        Format::Table(include) => {
+            let items: Vec<Value> = items.iter().map(|item| shape(resource, item)).collect();
+            return Bytes::from(table::table(resource, &items, meta, include).to_string());
+        }
+    };
+    let size: usize = items.iter().map(|item| item.bytes.len() + 1).sum();
+    let mut out = Vec::with_capacity(size + 256);
+    let head = format!(
+        "{{\"kind\":{},\"apiVersion\":{},\"metadata\":{meta},\"items\":[",
+        Value::String(kind),
+        Value::String(version)
+    );
+    out.extend_from_slice(head.as_bytes());
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(&object_bytes(resource, format, item));
+    }
+    out.extend_from_slice(b"]}");
+    Bytes::from(out)
+}
+
+/// An answer of JSON.
+pub(crate) fn json_answer(code: StatusCode, bytes: impl Into<Bytes>, warnings: &[String]) -> Response<Body> {
+    let mut answer = Response::new(Full::new(bytes.into()).boxed_unsync());
+    *answer.status_mut() = code;
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    for warning in warnings {
+        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            headers.append(WARNING, value);
+        }
+    }
+    answer
+}
+
+/// An answer of plain text.
+pub(crate) fn text_answer(code: StatusCode, text: &'static str) -> Response<Body> {
+    let mut answer = Response::new(Full::new(Bytes::from_static(text.as_bytes())).boxed_unsync());
+    *answer.status_mut() = code;
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    answer
+}
+
+/// A refusal.
+pub(crate) fn error_answer(error: &ApiError) -> Response<Body> {
+    let mut answer = json_answer(error.code, error.body().to_string(), &[]);
+    if let Some(seconds) = error.details.get("retryAfterSeconds").and_then(Value::as_u64) {
+        answer.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    answer
+}

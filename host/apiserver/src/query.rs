@@ -1,0 +1,224 @@
+//! The parameters of a request, parsed.
+
+use axum::extract::Query as Pairs;
+use http::Uri;
+
+use crate::status::{ApiError, Cause};
+
+/// How unknown and duplicate fields are met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum FieldValidation {
+    /// Dropped in silence.
+    Ignore,
+    /// Dropped with a warning.
+    #[default]
+    Warn,
+    /// Refused.
+    Strict,
+}
+
+/// What a list's `resourceVersion` means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum VersionMatch {
+    /// Not said.
+    #[default]
+    Unset,
+    /// At least this one.
+    NotOlderThan,
+    /// This very one.
+    Exact,
+}
+
+/// What becomes of the dependents of a deleted object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Propagation {
+    /// They go after it.
+    Background,
+    /// They go before it.
+    Foreground,
+    /// They stay.
+    Orphan,
+}
+
+impl Propagation {
+    /// Reads `propagationPolicy`.
+    pub(crate) fn parse(text: &str) -> Result<Option<Self>, ApiError> {
+        match text {
+            "" => Ok(None),
+            "Background" => Ok(Some(Self::Background)),
+            "Foreground" => Ok(Some(Self::Foreground)),
+            "Orphan" => Ok(Some(Self::Orphan)),
+            other => {
+                let cause = Cause {
+                    reason: "FieldValueNotSupported",
+                    field: "propagationPolicy".to_owned(),
+                    message: format!(
+                        "Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\", \"nil\""
+                    ),
+                };
+                Err(ApiError::invalid("meta.k8s.io", "DeleteOptions", "", &[cause]))
+            }
+        }
+    }
+}
+
+/// All parameters that any operation reads.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Query {
+    /// `labelSelector`
+    pub(crate) label_selector: String,
+    /// `fieldSelector`
+    pub(crate) field_selector: String,
+    /// `limit`; 0 is no limit.
+    pub(crate) limit: usize,
+    /// `continue`
+    pub(crate) continues: String,
+    /// `resourceVersion`; none when absent or empty.
+    pub(crate) revision: Option<u64>,
+    /// `resourceVersionMatch`
+    pub(crate) version_match: VersionMatch,
+    /// `watch`
+    pub(crate) watch: bool,
+    /// `timeoutSeconds`
+    pub(crate) timeout: Option<u64>,
+    /// `allowWatchBookmarks`
+    pub(crate) bookmarks: bool,
+    /// `sendInitialEvents`
+    pub(crate) initial_events: Option<bool>,
+    /// `fieldManager`
+    pub(crate) manager: String,
+    /// `force`
+    pub(crate) force: Option<bool>,
+    /// `fieldValidation`
+    pub(crate) validation: FieldValidation,
+    /// `dryRun=All`
+    pub(crate) dry_run: bool,
+    /// `gracePeriodSeconds`
+    pub(crate) grace: Option<i64>,
+    /// `propagationPolicy`
+    pub(crate) propagation: Option<Propagation>,
+    /// `includeObject`, of tables.
+    pub(crate) include_object: String,
+}
+
+impl Query {
+    /// Reads the parameters of a request.
+    pub(crate) fn parse(uri: &Uri) -> Result<Self, ApiError> {
+        let Pairs(pairs) = Pairs::<Vec<(String, String)>>::try_from_uri(uri)
+            .map_err(|error| ApiError::bad_request(error.body_text()))?;
+        let mut query = Self::default();
+        for (name, value) in pairs {
+            query.set(&name, value)?;
+        }
+        query.check()?;
+        Ok(query)
+    }
+
+    fn set(&mut self, name: &str, value: String) -> Result<(), ApiError> {
+        match name {
+            "labelSelector" => self.label_selector = value,
+            "fieldSelector" => self.field_selector = value,
+            "limit" => self.limit = number::<i64>(name, &value)?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            "continue" => self.continues = value,
+            "resourceVersion" => self.revision = number(name, &value)?,
+            "resourceVersionMatch" => {
+                self.version_match = match value.as_str() {
+                    "" => VersionMatch::Unset,
+                    "NotOlderThan" => VersionMatch::NotOlderThan,
+                    "Exact" => VersionMatch::Exact,
+                    other => {
+                        let text = format!("Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\"");
+                        return Err(list_options("FieldValueNotSupported", text));
+                    }
+                }
+            }
+            "watch" => self.watch = truth(name, &value)?,
+            "timeoutSeconds" => self.timeout = number(name, &value)?.filter(|seconds| *seconds > 0),
+            "allowWatchBookmarks" => self.bookmarks = truth(name, &value)?,
+            "sendInitialEvents" => self.initial_events = Some(truth(name, &value)?),
+            "fieldManager" => self.manager = value,
+            "force" => self.force = Some(truth(name, &value)?),
+            "fieldValidation" => {
+                self.validation = match value.as_str() {
+                    "Ignore" => FieldValidation::Ignore,
+                    "Strict" => FieldValidation::Strict,
+                    "" | "Warn" => FieldValidation::Warn,
+                    other => {
+                        let message = format!(
+                            "Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
+                        );
+                        return Err(options("CreateOptions", "FieldValueNotSupported", "fieldValidation", message));
+                    }
+                }
+            }
+            "dryRun" => match value.as_str() {
+                "All" => self.dry_run = true,
+                "" => {}
+                other => {
+                    let message = format!("Unsupported value: [{other:?}]: supported values: \"All\"");
+                    return Err(options("PatchOptions", "FieldValueNotSupported", "dryRun", message));
+                }
+            },
+            "gracePeriodSeconds" => self.grace = number(name, &value)?,
+            "propagationPolicy" => self.propagation = Propagation::parse(&value)?,
+            "includeObject" => self.include_object = value,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), ApiError> {
+        let matched = self.version_match != VersionMatch::Unset;
+        if self.initial_events.is_some() && (!self.watch || self.version_match != VersionMatch::NotOlderThan) {
+            let text = if self.watch {
+                "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+            } else {
+                "Forbidden: sendInitialEvents is forbidden for list"
+            };
+            return Err(list_options("FieldValueForbidden", text.to_owned()));
+        }
+        if self.watch && matched && self.initial_events.is_none() {
+            let text = "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            return Err(list_options("FieldValueForbidden", text.to_owned()));
+        }
+        if !self.watch && matched && self.revision.is_none() {
+            let text = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided";
+            return Err(list_options("FieldValueForbidden", text.to_owned()));
+        }
+        if !self.continues.is_empty() && matched {
+            let text = "Forbidden: resourceVersionMatch is forbidden when continue is provided";
+            return Err(list_options("FieldValueForbidden", text.to_owned()));
+        }
+        if self.version_match == VersionMatch::Exact && self.revision == Some(0) {
+            let text = "Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"";
+            return Err(list_options("FieldValueForbidden", text.to_owned()));
+        }
+        Ok(())
+    }
+}
+
+fn list_options(reason: &'static str, message: String) -> ApiError {
+    options("ListOptions", reason, "resourceVersionMatch", message)
+}
+
+fn options(kind: &str, reason: &'static str, field: &str, message: String) -> ApiError {
+    ApiError::invalid("meta.k8s.io", kind, "", &[Cause { reason, field: field.to_owned(), message }])
+}
+
+/// A number, or none for nothing.
+fn number<N: std::str::FromStr>(name: &str, text: &str) -> Result<Option<N>, ApiError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let wrong = || ApiError::bad_request(format!("{name}: Invalid value: {text:?}: must be a number"));
+    text.parse().map(Some).map_err(|_| wrong())
+}
+
+/// `?watch` and `?watch=1` are as true as `?watch=true`.
+fn truth(name: &str, text: &str) -> Result<bool, ApiError> {
+    match text {
+        "" | "1" | "t" | "T" | "true" | "True" | "TRUE" => Ok(true),
+        "0" | "f" | "F" | "false" | "False" | "FALSE" => Ok(false),
+        other => Err(ApiError::bad_request(format!("{name}: Invalid value: {other:?}: must be true or false"))),
+    }
+}

@@ -210,6 +210,7 @@ impl Intent {
     }
 
     /// The plans that are about the call and not about the answer.
+    #[allow(clippy::panic, reason = "that is what this plan is for")]
     pub(crate) fn misbehave(&self, function: &str) {
         let at = if self.at.is_empty() { "provision" } else { &self.at };
         if at != function {

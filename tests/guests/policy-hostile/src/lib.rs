@@ -80,6 +80,7 @@ impl Policy for Hostile {
     }
 }
 
+#[allow(clippy::panic, reason = "that is what this plan is for")]
 fn misbehave(plan: &str) {
     match plan {
         "loop" => loop {

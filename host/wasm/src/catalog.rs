@@ -47,6 +47,8 @@ pub struct Options {
     pub settle: Duration,
     /// Size of the largest component that is taken.
     pub largest: u64,
+    /// A driver that no longer serves is kept at least so long, named or not: whoever names it may not have been heard yet.
+    pub grace: Duration,
     /// Opening waits at most so long for everything to be loaded; the rest follows.
     pub patience: Duration,
 }
@@ -117,6 +119,7 @@ impl Options {
             rescan: Duration::from_secs(30),
             settle: Duration::from_millis(300),
             largest: source::LARGEST,
+            grace: Duration::from_secs(600),
             patience: Duration::from_secs(30),
         }
     }

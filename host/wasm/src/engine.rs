@@ -220,7 +220,7 @@ fn pooled_config(concurrency: u32) -> Config {
         .max_memory_size(MEMORY)
         .max_component_instance_size(4 << 20)
         .max_core_instance_size(2 << 20)
-        .max_unused_warm_slots(concurrency)
+        .max_unused_warm_slots(8)
         .linear_memory_keep_resident(1 << 20)
         .decommit_batch_size(16);
     let mut config = config();

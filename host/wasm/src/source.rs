@@ -100,6 +100,15 @@ fn read_grant(path: &Path) -> Result<Option<String>, LoadError> {
     let bytes = match read(path, LARGEST_GRANT) {
         Ok(bytes) => bytes,
         Err(LoadError::FileEmpty) => return Ok(Some(String::new())),
+        Err(LoadError::NotAFile(what)) => {
+            return Err(LoadError::GrantInvalid(format!(
+                "is {what} and not a file; put the operator file there"
+            )));
+        }
+        Err(LoadError::FileTooLarge { size, limit }) => {
+            let what = format!("has {size} bytes, at most {limit} are read; write less");
+            return Err(LoadError::GrantInvalid(what));
+        }
         Err(error) => return Err(LoadError::GrantInvalid(error.to_string())),
     };
     String::from_utf8(bytes)

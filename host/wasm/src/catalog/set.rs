@@ -1,10 +1,12 @@
 //! The set that serves: immutable, cheap to copy, swapped whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use hostler_core::seams::{PluginState, Reason};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::call::Health;
 use crate::component::Version;
@@ -17,7 +19,14 @@ use crate::{grants, inspect};
 pub(super) struct Set {
     entries: BTreeMap<String, Entry>,
     /// Drivers that orders may still name though something newer serves, by name and digest.
-    earlier: BTreeMap<(String, String), Arc<Version>>,
+    earlier: BTreeMap<(String, String), Earlier>,
+}
+
+/// A driver that no longer serves under its name.
+#[derive(Clone)]
+struct Earlier {
+    version: Arc<Version>,
+    since: Instant,
 }
 
 /// One name.
@@ -73,7 +82,7 @@ impl Set {
     pub(super) fn exactly(&self, name: &str, digest: &str) -> Option<&Arc<Version>> {
         self.serving(name)
             .filter(|version| version.loaded.digest == digest)
-            .or_else(|| self.earlier.get(&(name.to_owned(), digest.to_owned())))
+            .or_else(|| Some(&self.earlier.get(&(name.to_owned(), digest.to_owned()))?.version))
     }
 
     pub(super) fn entry(&self, name: &str) -> Option<&Entry> {
@@ -118,13 +127,32 @@ impl Set {
     /// Keeps a driver for the orders that name it.
     pub(super) fn set_aside(&mut self, name: &str, version: Arc<Version>) {
         if version.loaded.driver().is_some() {
-            self.earlier
-                .insert((name.to_owned(), version.loaded.digest.clone()), version);
+            let key = (name.to_owned(), version.loaded.digest.clone());
+            self.earlier.insert(
+                key,
+                Earlier {
+                    version,
+                    since: Instant::now(),
+                },
+            );
         }
     }
 
-    pub(super) fn drop_earlier(&mut self, keep: impl Fn(&str) -> bool) {
-        self.earlier.retain(|(_, digest), _| keep(digest));
+    /// Digests of drivers that were set aside so lately that an order which names them may not have been seen yet.
+    pub(super) fn lately(&self, grace: Duration) -> impl Iterator<Item = &String> {
+        let lately = move |earlier: &Earlier| earlier.since.elapsed() < grace;
+        self.earlier
+            .iter()
+            .filter(move |(_, earlier)| lately(earlier))
+            .map(|((_, digest), _)| digest)
+    }
+
+    pub(super) fn has_earlier_than(&self, kept: &BTreeSet<String>) -> bool {
+        self.earlier.keys().any(|(_, digest)| !kept.contains(digest))
+    }
+
+    pub(super) fn drop_earlier(&mut self, kept: &BTreeSet<String>) {
+        self.earlier.retain(|(_, digest), _| kept.contains(digest));
     }
 
     pub(super) fn states(&self) -> BTreeMap<String, PluginState> {

@@ -151,6 +151,7 @@ impl Supervisor {
                         watcher = watch(&self.options.directory, changes.clone());
                     }
                     self.scan().await;
+                    self.sweep().await;
                 }
                 () = self.shared.rescan.notified() => self.scan().await,
                 () = self.shared.retain.notified() => self.sweep().await,
@@ -483,7 +484,7 @@ impl Supervisor {
         }
     }
 
-    /// Drops what no order names.
+    /// Drops what no order names. What was set aside a moment ago stays: an order that was frozen meanwhile may name it.
     async fn sweep(&mut self) {
         let retained = self
             .shared
@@ -492,8 +493,12 @@ impl Supervisor {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         let Some(mut digests) = retained else { return };
-        self.shared
-            .swap(|set| set.drop_earlier(|digest| digests.contains(digest)));
+        let set = self.shared.set();
+        digests.extend(set.lately(self.options.grace).cloned());
+        // A swap that changes nothing would wake everybody, and whoever is awake asks for the next sweep.
+        if set.has_earlier_than(&digests) {
+            self.shared.swap(|set| set.drop_earlier(&digests));
+        }
         let kept = self.record.kept.clone();
         digests.extend(self.loading.values().map(|load| load.identity.digest.clone()));
         let mut left = self.record.retain(&digests);

@@ -394,31 +394,53 @@ async fn thousands_of_calls_leave_nothing_behind() {
     }
 }
 
+/// Logs a line each time it is asked, and says for how many seconds its answer is good. Wants to know the time, if so told.
+fn counting(seconds: u8, wants_now: bool) -> Vec<u8> {
+    let review = format!(
+        "(call $log (i32.const 1) (i32.const 512) (i32.const 5))
+         (i32.store8 (i32.const 268) (i32.const 1)) (i32.store (i32.const 272) (i32.const {seconds})) {ALLOWED}"
+    );
+    // wants: one entry at 3100, which is three bytes at 3200.
+    let wants = r#"(data (i32.const 72) "\1c\0c\00\00\01\00\00\00")
+        (data (i32.const 3100) "\80\0c\00\00\03\00\00\00") (data (i32.const 3200) "now")"#;
+    Policy {
+        review: &review,
+        imports: r#"(import "hostler:plugin/log@0.1.0" "write" (func $log (param i32 i32 i32)))"#,
+        more: if wants_now { wants } else { "" },
+        says: "asked",
+        ..Policy::default()
+    }
+    .build()
+}
+
 #[tokio::test]
 async fn an_equal_request_is_answered_from_memory_for_as_long_as_the_answer_is_good() {
-    // Denies the second time it is asked in one instance; but each call has its own, so only the clock of the host decides.
-    let review = format!(
-        "(i32.store8 (i32.const 268) (i32.const 1)) (i32.store (i32.const 272) (i32.const 5)) {ALLOWED}"
-    );
-    let (_shelf, catalog) = of(
-        &Policy {
-            review: &review,
-            ..Policy::default()
-        }
-        .build(),
-        "",
-    )
-    .await;
-    let verdict = policy(&catalog)
-        .review(&request(json!({ "same": 1 })))
+    let (lines, _guard) = crate::shelf::listen();
+    let asked = || lines.taken().iter().filter(|line| line.contains("asked")).count();
+    let (_shelf, catalog) = of(&counting(5, false), "").await;
+    let same = request(json!({ "same": 1 }));
+    let first = policy(&catalog).review(&same).await.unwrap();
+    assert_eq!((first.valid_for, asked()), (Some(5), 1));
+    assert_eq!(policy(&catalog).review(&same).await.unwrap(), first);
+    assert_eq!(asked(), 1, "the second answer came from memory");
+    policy(&catalog)
+        .review(&request(json!({ "same": 2 })))
         .await
         .unwrap();
-    assert_eq!(verdict.valid_for, Some(5));
-    let again = policy(&catalog)
-        .review(&request(json!({ "same": 1 })))
-        .await
-        .unwrap();
-    assert_eq!(again, verdict);
+    assert_eq!(asked(), 2, "another question");
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(5)).await;
+    tokio::time::resume();
+    assert_eq!(policy(&catalog).review(&same).await.unwrap(), first);
+    assert_eq!(asked(), 3, "the answer is no longer good");
+}
+
+#[tokio::test]
+async fn an_answer_of_one_who_asked_for_the_time_is_good_for_a_minute_at_most() {
+    let (_shelf, catalog) = of(&counting(200, true), "").await;
+    let policy = policy(&catalog);
+    assert_eq!(policy.interests(), [("claim".to_owned(), vec!["now".to_owned()])]);
+    assert_eq!(review(&policy).await.unwrap().valid_for, Some(60));
 }
 
 #[tokio::test]

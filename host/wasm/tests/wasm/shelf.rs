@@ -65,6 +65,7 @@ impl Shelf {
         };
         options.settle = Duration::from_millis(50);
         options.patience = PATIENCE;
+        options.grace = Duration::ZERO;
         options
     }
 

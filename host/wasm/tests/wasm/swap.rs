@@ -424,3 +424,43 @@ async fn code_that_is_mapped_survives_that_the_same_code_is_compiled_again() {
         assert_eq!(says(&first).await, "one");
     }
 }
+
+#[tokio::test]
+async fn a_driver_that_was_swapped_a_moment_ago_is_kept_for_an_order_not_heard_of_yet() {
+    let shelf = Shelf::new();
+    shelf.put("driver-d", &driver("one"));
+    let mut options = shelf.options();
+    options.grace = Duration::from_secs(3_600);
+    let catalog = shelf.open_with(options).await;
+    let one = serving(&catalog, "driver-d").unwrap();
+    shelf.put("driver-d", &driver("two"));
+    until(&catalog, |catalog| {
+        serving(catalog, "driver-d").is_some_and(|digest| digest != one)
+    })
+    .await;
+    let generation = catalog.generation();
+    catalog.retain(&BTreeSet::new());
+    // Something that comes after the sweep: when it is done, so is the sweep.
+    shelf.put("driver-e", &driver("e"));
+    until(&catalog, |catalog| {
+        state(catalog, "driver-e").is_some_and(|state| state.healthy)
+    })
+    .await;
+    assert_eq!(property(&catalog, Some(&one)).await.as_deref(), Some("one"));
+    assert!(catalog.generation() > generation);
+}
+
+#[tokio::test]
+async fn a_sweep_that_drops_nothing_wakes_nobody() {
+    let shelf = Shelf::new();
+    shelf.put("driver-d", &driver("one"));
+    let catalog = shelf.open().await;
+    let generation = catalog.generation();
+    for _ in 0..10 {
+        catalog.retain(&BTreeSet::new());
+        catalog.rescan();
+        tokio::task::yield_now().await;
+    }
+    let woken = tokio::time::timeout(Duration::from_millis(200), catalog.changed(generation)).await;
+    assert!(woken.is_err(), "nothing changed, so nobody is told: {woken:?}");
+}

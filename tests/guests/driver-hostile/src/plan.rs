@@ -86,7 +86,11 @@ pub const PLANS: &[(&str, &str, &str)] = &[
         "says ready with the victim's address, and a provider id full of control characters",
     ),
     ("big-memo", "provision", "leaves a megabyte in its memo"),
-    ("big-answer", "provision", "answers with 64 MiB"),
+    (
+        "big-answer",
+        "provision",
+        "answers with 8 MiB: less than its memory, more than an answer may be",
+    ),
     (
         "shout",
         "provision",
@@ -363,7 +367,7 @@ impl Intent {
                 });
             }
             "big-memo" => plan.memo = "x".repeat(1 << 20),
-            "big-answer" => plan.memo = "x".repeat(64 << 20),
+            "big-answer" => plan.memo = "x".repeat(8 << 20),
             "shout" => plan.outcome = Outcome::working("not a word", "\u{1b}[31mNO\n".repeat(200_000)),
             "gone-at-once" | "drop-loan-in-release" => {
                 plan.loans.clear();

@@ -28,6 +28,8 @@ pub const POOL: &str = "hostler.dev/pool";
 pub const SLOT: &str = "hostler.dev/slot";
 /// On a claim of a pool: how many before it failed in a row.
 pub const ATTEMPT: &str = "hostler.dev/attempt";
+/// On a tenant's own namespace: name of its control plane.
+pub const VIRTUAL_CLUSTER: &str = "hostler.dev/virtual-cluster";
 /// Which installation of Hostler made an object.
 pub const INSTALLATION: &str = "hostler.dev/installation";
 /// On a provider: property keys, separated by commas, that tenants may set in pools and claims beyond the built-in ones.

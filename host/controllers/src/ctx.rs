@@ -17,6 +17,7 @@ use crate::control_plane::{ControlPlane, TenantApi};
 use crate::events::Events;
 use crate::machines::Machines;
 use crate::retries::Retries;
+use crate::tenant::ReadValues;
 use crate::watched::Watched;
 
 /// Tells the time; the only clock that loops read.
@@ -199,6 +200,8 @@ pub struct Ctx {
     pub events: Events,
     /// Attempts per object.
     pub retries: Retries,
+    /// Tenants' values as they were read.
+    pub(crate) values: ReadValues,
 }
 
 impl Ctx {
@@ -223,6 +226,7 @@ impl Ctx {
             tenants: TenantApis::default(),
             machines: Machines::default(),
             retries: Retries::default(),
+            values: ReadValues::default(),
         })
     }
 }

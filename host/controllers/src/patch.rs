@@ -5,7 +5,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use hostler_api::names::FIELD_MANAGER;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -123,6 +125,43 @@ where
         Ok(either) => Ok(either.is_right()),
         Err(Error::Api { source, .. }) if matches!(code(&source), Some(404 | 409)) => Ok(true),
         Err(error) => Err(error),
+    }
+}
+
+/// Approves (`Approved`) or denies (`Denied`) a certificate request, only if nobody has changed it since it was read.
+///
+/// # Errors
+/// As `update`.
+pub async fn decide(
+    api: &Api<CertificateSigningRequest>,
+    request: &CertificateSigningRequest,
+    decision: &str,
+    reason: &str,
+    message: &str,
+) -> Result<()> {
+    let name = request.name_any();
+    let mut conditions = request.status.clone().unwrap_or_default().conditions.unwrap_or_default();
+    conditions.push(CertificateSigningRequestCondition {
+        type_: decision.to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        ..CertificateSigningRequestCondition::default()
+    });
+    let version = request.resource_version().unwrap_or_default();
+    let body = guarded(json!({ "status": { "conditions": conditions } }), &version);
+    within(format!("deciding on {name}"), api.patch_approval(&name, &params(), &Patch::Merge(&body))).await?;
+    Ok(())
+}
+
+/// Asks a pod to leave its node. A pod that is gone, and one that a disruption budget keeps for now, are no errors.
+///
+/// # Errors
+/// `Error::Api` and `Error::Timeout`.
+pub async fn evict(pods: &Api<Pod>, name: &str) -> Result<()> {
+    match within(format!("evicting pod {name}"), pods.evict(name, &EvictParams::default())).await {
+        Err(Error::Api { source, .. }) if matches!(code(&source), Some(404 | 429)) => Ok(()),
+        other => other.map(drop),
     }
 }
 

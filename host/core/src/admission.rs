@@ -1,6 +1,7 @@
 //! Whether a claim can be accepted at all, and what policies are asked about it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use hostler_api::claim::ProfileChoice;
 use hostler_api::{
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use crate::seams::{Reason, Request};
 use crate::selector::TypeFacts;
 use crate::values::{Grace, Problem};
-use crate::{properties, protected, selector};
+use crate::{properties, protected, selector, view};
 
 /// Kind of request: before a claim is given to the scheduler, and again at binding.
 pub const CLAIM: &str = "claim";
@@ -199,43 +200,58 @@ fn named(claim: &NodeClaim, seen: &Seen<'_>) -> Vec<Reason> {
     reasons
 }
 
-/// Claims that exist, counted for policies that ask for `usage`.
+/// Claims that are held, the one under review not counted; for policies that ask for `usage`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// Of the project.
     pub project: Count,
     /// Of the tenant.
     pub tenant: Count,
-    /// Of the claim's owner in the project.
-    pub user: Count,
+    /// Of the claim's user in the project; none where the claim names no user.
+    pub user: Option<UserCount>,
 }
 
 /// A count of claims.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Count {
     /// All.
-    pub claims: u64,
+    pub nodeclaims: u64,
     /// By provider.
-    pub providers: BTreeMap<String, u64>,
+    pub by_provider: BTreeMap<String, u64>,
     /// By full name of the node type; claims that have none yet are left out.
-    pub types: BTreeMap<String, u64>,
+    pub by_type: BTreeMap<String, u64>,
+}
+
+/// A count of one user's claims.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct UserCount {
+    /// `spec.owner.user`
+    pub name: String,
+    /// The count.
+    #[serde(flatten)]
+    pub count: Count,
 }
 
 impl Count {
     fn add(&mut self, claim: &NodeClaim) {
-        self.claims += 1;
-        *self.providers.entry(claim.spec.provider_ref.clone()).or_default() += 1;
+        self.nodeclaims += 1;
+        *self.by_provider.entry(claim.spec.provider_ref.clone()).or_default() += 1;
         if let Some(name) = claim.spec.type_ref.as_ref().filter(|name| !name.is_empty()) {
-            *self.types.entry(name.clone()).or_default() += 1;
+            *self.by_type.entry(name.clone()).or_default() += 1;
         }
     }
 }
 
 impl Usage {
-    /// Counts the other claims of the namespace: those that were accepted or hold something. The claim itself is left out.
+    /// Counts the other claims of the namespace: those that were accepted or hold something.
     #[must_use]
     pub fn beside<'a>(claim: &NodeClaim, all: impl Iterator<Item = &'a NodeClaim>) -> Self {
-        let mut usage = Self::default();
+        let user = |claim: &NodeClaim| claim.spec.owner.as_ref().and_then(|owner| owner.user.clone());
+        let mut usage = Self {
+            user: user(claim).map(|name| UserCount { name, ..UserCount::default() }),
+            ..Self::default()
+        };
         for other in all {
             let same_place = other.metadata.namespace == claim.metadata.namespace;
             if !same_place || other.metadata.uid == claim.metadata.uid || !counts(other) {
@@ -245,9 +261,8 @@ impl Usage {
             if other.spec.vcluster_ref == claim.spec.vcluster_ref {
                 usage.tenant.add(other);
             }
-            let user = |claim: &NodeClaim| claim.spec.owner.as_ref().and_then(|owner| owner.user.clone());
-            if user(other).is_some() && user(other) == user(claim) {
-                usage.user.add(other);
+            if let Some(counted) = usage.user.as_mut().filter(|counted| user(other).as_ref() == Some(&counted.name)) {
+                counted.count.add(other);
             }
         }
         usage
@@ -311,16 +326,13 @@ pub fn request(kind: &str, facts: &Facts<'_>) -> Request {
     Request { kind: kind.to_owned(), json }
 }
 
-/// An object as policies and resolvers see it: without what changes at every write or only machinery reads.
+/// An object as policies see it: as every plugin does, and without the version, which changes at every write and says nothing.
 #[must_use]
 pub fn object(object: &impl Serialize) -> Value {
-    let mut json = serde_json::to_value(object).unwrap_or(Value::Null);
+    let shown = view::object(&serde_json::to_value(object).unwrap_or(Value::Null));
+    let mut json = Arc::unwrap_or_clone(shown.json);
     if let Some(meta) = json.get_mut("metadata").and_then(Value::as_object_mut) {
-        meta.remove("managedFields");
         meta.remove("resourceVersion");
-        if let Some(annotations) = meta.get_mut("annotations").and_then(Value::as_object_mut) {
-            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-        }
     }
     json
 }

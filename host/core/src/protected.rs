@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use hostler_api::{NodeClaimSpec, NodeProfileSpec, names};
 use k8s_openapi::api::core::v1::Taint;
 
+use crate::seams::Reason;
 use crate::values::{Problem, syntax};
 
 /// Code of a refusal.
@@ -65,6 +66,17 @@ pub fn taint(key: &str) -> Option<Protected> {
 #[must_use]
 pub fn property(key: &str) -> Option<Protected> {
     label(key)
+}
+
+/// Refuses a protected property key at a place.
+///
+/// # Errors
+/// `ProtectedKey` with the path.
+pub fn check_property(path: &str, key: &str) -> Result<(), Reason> {
+    match property(key) {
+        Some(why) => Err(Reason::new(CODE, why.at(&format!("{path}[{key:?}]")).to_string())),
+        None => Ok(()),
+    }
 }
 
 fn ours(key: &str) -> Option<Protected> {

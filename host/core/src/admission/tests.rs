@@ -167,6 +167,6 @@ fn usage_counts_what_was_accepted_or_holds_something() {
     };
     let all = [accepted("a", "one", true), accepted("b", "two", true), accepted("c", "one", false)];
     let usage = Usage::beside(&claim(|_| {}), all.iter());
-    assert_eq!((usage.project.claims, usage.tenant.claims, usage.user.claims), (2, 1, 0));
-    assert_eq!(usage.project.providers["metal3"], 2);
+    assert_eq!((usage.project.nodeclaims, usage.tenant.nodeclaims, usage.user.is_none()), (2, 1, true));
+    assert_eq!(usage.project.by_provider["metal3"], 2);
 }

@@ -12,7 +12,7 @@ pub enum Grace {
 }
 
 /// What applies where nothing is set.
-pub const DEFAULT: Duration = Duration::from_secs(30);
+const DEFAULT: Duration = Duration::from_secs(30);
 /// Longest period that is read: 30 days. Longer ones are spelt `Never`.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 

@@ -1,0 +1,233 @@
+//! Accepts claims or says why not. The scheduler places only what was accepted for its present generation.
+//!
+//! observe: everything that the claim names → judge: `core::admission`, resolver, policies → report: `status.profile`, `Accepted`.
+//!
+//! # Guarantees
+//! The finalizer is on the claim before it can be accepted. A claim that holds a machine is not judged here any more.
+
+use std::sync::Arc;
+
+use futures::{StreamExt, stream};
+use hostler_api as api;
+use hostler_api::claim::ProfileChoice;
+use hostler_api::conditions::{self, Fact, phase};
+use hostler_api::names;
+use hostler_core::admission::{self, Seen, Usage};
+use hostler_core::properties;
+use hostler_core::seams::Reason;
+use hostler_core::verdict;
+use kube::api::ListParams;
+use kube::runtime::Controller;
+use kube::runtime::controller::Action;
+use kube::{Api, Resource, ResourceExt};
+use serde_json::json;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::ctx::Ctx;
+use crate::error::{Error, Result};
+use crate::judge::{self, Admission, Node};
+use crate::patch;
+use crate::retries::steadily;
+
+const NAME: &str = "admission";
+/// The condition.
+const ACCEPTED: &str = "Accepted";
+
+/// Runs until `stop`.
+pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
+    let stores = &ctx.stores;
+    let anything = stream::select_all([
+        stores.projects.subscribe().map(drop).boxed(),
+        stores.tenants.subscribe().map(drop).boxed(),
+        stores.providers.subscribe().map(drop).boxed(),
+        stores.profiles.subscribe().map(drop).boxed(),
+        stores.images.subscribe().map(drop).boxed(),
+        stores.ssh_keys.subscribe().map(drop).boxed(),
+        stores.environments.subscribe().map(drop).boxed(),
+        crate::plugins_changed(ctx.plugins.clone(), stop.clone()),
+    ]);
+    let types = stores.node_types.subscribe().flat_map({
+        let ctx = ctx.clone();
+        move |changed| {
+            let named: Vec<_> = ctx
+                .stores
+                .claims
+                .state()
+                .iter()
+                .filter(|claim| claim.spec.type_ref.as_deref() == Some(&changed.name) && !is_bound(claim))
+                .map(|claim| kube::runtime::reflector::ObjectRef::from_obj(claim.as_ref()))
+                .collect();
+            stream::iter(named)
+        }
+    });
+    // Quotas are counted one claim after the other: two that are judged side by side would both be the last one that fits.
+    let counting = Arc::new(Mutex::new(()));
+    Controller::for_stream(stream::pending(), stores.claims.store())
+        .reconcile_on(stores.claims.subscribe())
+        .reconcile_on(types.boxed())
+        .reconcile_all_on(anything)
+        .graceful_shutdown_on(stop.cancelled_owned())
+        .run(
+            move |claim, ctx| reconcile(claim, ctx, counting.clone()),
+            |claim: Arc<api::NodeClaim>, error: &Error, ctx| {
+                tracing::debug!(claim = claim.name_any(), error = %error, "admission turn failed");
+                ctx.retries.after(NAME, &claim.uid().unwrap_or_default(), error.class())
+            },
+            ctx.clone(),
+        )
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+fn is_bound(claim: &api::NodeClaim) -> bool {
+    claim.status.as_ref().is_some_and(|status| status.machine.is_some())
+}
+
+async fn reconcile(claim: Arc<api::NodeClaim>, ctx: Arc<Ctx>, counting: Arc<Mutex<()>>) -> Result<Action> {
+    if claim.meta().deletion_timestamp.is_some() || is_bound(&claim) {
+        return Ok(Action::await_change());
+    }
+    let namespace = claim.namespace().unwrap_or_default();
+    let claims: Api<api::NodeClaim> = Api::namespaced(ctx.client.clone(), &namespace);
+    let tenant = judge::tenant_of(&ctx, &claim);
+    if mark(&claims, &claim, tenant.as_deref()).await? {
+        return Ok(Action::await_change());
+    }
+    let project = judge::project_of(&ctx, &namespace).filter(|project| project.meta().deletion_timestamp.is_none());
+    let counted = project.as_ref().is_some_and(|project| project.spec.quotas.is_some());
+    let _alone = if counted { Some(counting.lock().await) } else { None };
+    let admission = decide(&ctx, &claims, &claim, project.as_deref(), tenant.as_deref(), counted).await?;
+    report(&ctx, &claims, &claim, &admission).await?;
+    ctx.retries.reset(NAME, &claim.uid().unwrap_or_default());
+    Ok(admission.valid_for.map_or_else(|| steadily(ctx.settings.steady), Action::requeue))
+}
+
+/// Puts on what every claim carries: the finalizer, and whose it is. True when something was written.
+async fn mark(
+    claims: &Api<api::NodeClaim>,
+    claim: &api::NodeClaim,
+    tenant: Option<&api::VirtualClusterInstance>,
+) -> Result<bool> {
+    let mut metadata = json!({});
+    if !claim.finalizers().iter().any(|one| one == names::CLAIM_FINALIZER) {
+        let mut finalizers = claim.finalizers().to_vec();
+        finalizers.push(names::CLAIM_FINALIZER.to_owned());
+        metadata["finalizers"] = json!(finalizers);
+    }
+    if let Some(uid) = tenant.and_then(ResourceExt::uid).filter(|_| !claim.labels().contains_key(names::TENANT_UID)) {
+        metadata["labels"] = json!({ names::TENANT_UID: uid });
+    }
+    if metadata.as_object().is_none_or(serde_json::Map::is_empty) {
+        return Ok(false);
+    }
+    let version = claim.resource_version().unwrap_or_default();
+    patch::update(claims, &claim.name_any(), &version, json!({ "metadata": metadata })).await?;
+    Ok(true)
+}
+
+async fn decide(
+    ctx: &Ctx,
+    claims: &Api<api::NodeClaim>,
+    claim: &api::NodeClaim,
+    project: Option<&api::Project>,
+    tenant: Option<&api::VirtualClusterInstance>,
+    counted: bool,
+) -> Result<Admission> {
+    let stores = &ctx.stores;
+    let namespace = claim.namespace();
+    let values = tenant.map(|tenant| ctx.values.of(tenant));
+    let private = values.as_ref().and_then(|values| values.as_ref().as_ref().ok()).map(|values| &values.private_nodes);
+    let provider = stores.providers.get(None, &claim.spec.provider_ref);
+    let node_type =
+        claim.spec.type_ref.as_deref().filter(|name| !name.is_empty()).and_then(|name| stores.node_types.get(None, name));
+    let image = claim.spec.properties.get(names::PROPERTY_OS_IMAGE);
+    let keys = claim.spec.properties.get(names::PROPERTY_SSH_KEYS).map(String::as_str).unwrap_or_default();
+    let missing: Vec<String> = properties::values(keys)
+        .filter(|name| stores.ssh_keys.get(None, name).is_none())
+        .map(ToOwned::to_owned)
+        .collect();
+    let environment = admission::environment(claim).and_then(|name| stores.environments.get(namespace.as_deref(), name));
+    let seen = Seen {
+        project,
+        tenant,
+        private_nodes: private.map(|private| private.enabled),
+        provider: provider.as_deref().filter(|provider| provider.meta().deletion_timestamp.is_none()),
+        node_type: node_type.as_deref(),
+        os_image: image.is_none_or(|name| stores.images.get(None, name).is_some()),
+        missing_ssh_keys: &missing,
+        environment: environment.as_deref(),
+    };
+    let refused = |reasons: &[Reason]| {
+        let code = reasons.first().map_or("Refused", |reason| reason.code.as_str());
+        Admission { profile: ProfileChoice::default(), verdict: Err(Reason::new(code, verdict::text(reasons))), valid_for: None }
+    };
+    if let Err(reasons) = admission::check(claim, &seen) {
+        return Ok(refused(&reasons));
+    }
+    let (Some(project), Some(tenant)) = (project, tenant) else {
+        return Ok(refused(&[]));
+    };
+    let usage = if counted {
+        let doing = format!("listing claims beside {}", claim.name_any());
+        let live = patch::within(doing, claims.list(&ListParams::default())).await?;
+        Usage::beside(claim, live.items.iter())
+    } else {
+        Usage::beside(claim, stores.claims.state().iter().map(AsRef::as_ref))
+    };
+    let node = Node {
+        tenant,
+        project,
+        claim: Some(claim),
+        enrollment: None,
+        tenant_default: private.and_then(|private| private.default_profile.as_deref()),
+    };
+    Ok(judge::admit(ctx, &node, claim, &usage).await)
+}
+
+async fn report(ctx: &Ctx, claims: &Api<api::NodeClaim>, claim: &api::NodeClaim, admission: &Admission) -> Result<()> {
+    let mut next = claim.clone();
+    let status = next.status.get_or_insert_default();
+    let before = status.clone();
+    let told = conditions::find(&before.conditions, ACCEPTED).and_then(|known| known.reason.clone());
+    let text;
+    let fact = match &admission.verdict {
+        Ok(warnings) => {
+            text = verdict::text(warnings);
+            Fact::yes(ACCEPTED, ACCEPTED, &text)
+        }
+        Err(reason) => {
+            text = reason.text();
+            Fact::no(ACCEPTED, &reason.code, &text)
+        }
+    };
+    conditions::set(&mut status.conditions, &fact, claim.meta().generation, ctx.clock.now());
+    status.profile = Some(admission.profile.clone());
+    if status.phase.as_deref() != Some(phase::FAILED) {
+        match &admission.verdict {
+            Err(reason) => {
+                status.phase = Some(phase::PENDING.to_owned());
+                status.reason = Some(reason.code.clone());
+                status.message = Some(text.clone());
+            }
+            Ok(_) if told.as_deref() != Some(ACCEPTED) => {
+                status.phase = Some(phase::PENDING.to_owned());
+                status.reason = Some(ACCEPTED.to_owned());
+                status.message = Some("waits for a machine".to_owned());
+            }
+            Ok(_) => {}
+        }
+    }
+    if *status == before {
+        return Ok(());
+    }
+    patch::replace_status(claims, &next).await?;
+    if told.as_deref() == Some(fact.reason) {
+        return Ok(());
+    }
+    match &admission.verdict {
+        Ok(_) => ctx.events.normal(claim, ACCEPTED, "Judging", "the claim may have a machine").await,
+        Err(reason) => ctx.events.warning(claim, &reason.code, "Judging", &text).await,
+    }
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! Drives one VirtualClusterInstance: its place, its control plane, its pools; and back to nothing.
+//!
+//! observe: project, values, place → act: namespace, control plane, Secret, claims → report: conditions, pools.
+//!
+//! # Guarantees
+//! The finalizer is on before anything is made. Values that cannot be read order nothing and leave every claim as it is. Nothing is read
+//! or written in a namespace that is not marked with this tenant's uid. The control plane goes after the last claim.
+
+pub(crate) mod online;
+mod place;
+mod pools;
+mod read;
+mod release;
+mod report;
+mod secret;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, stream};
+use hostler_api as api;
+use hostler_api::names;
+use hostler_core::seams::Reason;
+use kube::runtime::Controller;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, Resource, ResourceExt};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) use read::ReadValues;
+
+use crate::control_plane::{State, TenantApi};
+use crate::ctx::Ctx;
+use crate::error::{Error, Result};
+use crate::retries::steadily;
+use crate::{judge, patch};
+use report::{Progress, Stage};
+
+const NAME: &str = "tenant";
+/// Wait for a control plane that is coming up: it tells nobody when it is there.
+const COMING_UP: Duration = Duration::from_millis(500);
+
+/// Runs until `stop`.
+pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
+    let stores = &ctx.stores;
+    let claims = stores.claims.subscribe().filter_map({
+        let ctx = ctx.clone();
+        move |changed| {
+            // A deleted claim can no longer say whose it was: its namespace can.
+            let namespace = changed.namespace.clone().unwrap_or_default();
+            let owner = ctx.stores.claims.store().get(&changed).and_then(|claim| claim.spec.vcluster_ref.clone());
+            let of = |name: String| ObjectRef::new(&name).within(&namespace);
+            std::future::ready(Some(match owner {
+                Some(name) => vec![of(name)],
+                None => in_namespace(&ctx, &namespace).into_iter().map(of).collect(),
+            }))
+        }
+    });
+    let projects = stores.projects.subscribe().map({
+        let ctx = ctx.clone();
+        move |changed| {
+            let namespace = names::project_namespace(&changed.name);
+            in_namespace(&ctx, &namespace).iter().map(|name| ObjectRef::new(name).within(&namespace)).collect::<Vec<_>>()
+        }
+    });
+    let by_name = stream::select_all([claims.boxed(), projects.boxed()]).flat_map(stream::iter);
+    // Free places, and machines that came free, may be anybody's.
+    let anything = stream::select_all([
+        stores.providers.subscribe().map(drop).boxed(),
+        stores.node_types.subscribe().map(drop).boxed(),
+        stores.namespaces.subscribe().map(drop).boxed(),
+    ]);
+    Controller::for_stream(stream::pending(), stores.tenants.store())
+        .with_config(kube::runtime::controller::Config::default().debounce(Duration::from_millis(20)))
+        .reconcile_on(stores.tenants.subscribe())
+        .reconcile_on(by_name.boxed())
+        .reconcile_all_on(anything)
+        .graceful_shutdown_on(stop.cancelled_owned())
+        .run(
+            reconcile,
+            |tenant: Arc<api::VirtualClusterInstance>, error: &Error, ctx| {
+                tracing::debug!(tenant = tenant.name_any(), error = %error, "tenant turn failed");
+                ctx.retries.after(NAME, &tenant.uid().unwrap_or_default(), error.class())
+            },
+            ctx.clone(),
+        )
+        .for_each(|_| std::future::ready(()))
+        .await;
+}
+
+fn in_namespace(ctx: &Ctx, namespace: &str) -> Vec<String> {
+    let tenants = ctx.stores.tenants.state();
+    tenants.iter().filter(|one| one.namespace().as_deref() == Some(namespace)).map(|one| one.name_any()).collect()
+}
+
+async fn reconcile(tenant: Arc<api::VirtualClusterInstance>, ctx: Arc<Ctx>) -> Result<Action> {
+    let namespace = tenant.namespace().unwrap_or_default();
+    let tenants: Api<api::VirtualClusterInstance> = Api::namespaced(ctx.client.clone(), &namespace);
+    if tenant.meta().deletion_timestamp.is_some() {
+        return release::turn(&ctx, &tenants, &tenant).await;
+    }
+    if !tenant.finalizers().iter().any(|one| one == names::TENANT_FINALIZER) {
+        let mut finalizers = tenant.finalizers().to_vec();
+        finalizers.push(names::TENANT_FINALIZER.to_owned());
+        let version = tenant.resource_version().unwrap_or_default();
+        let change = json!({ "metadata": { "finalizers": finalizers } });
+        patch::update(&tenants, &tenant.name_any(), &version, change).await?;
+        return Ok(Action::await_change());
+    }
+    let mut progress = Progress::default();
+    let driven = drive(&ctx, &tenants, &tenant, &mut progress).await;
+    // Also when the turn failed: what was reached is told.
+    let reported = report::write(&ctx, &tenants, &tenant, &progress).await;
+    let action = driven?;
+    reported?;
+    ctx.retries.reset(NAME, &tenant.uid().unwrap_or_default());
+    Ok(action)
+}
+
+async fn drive(
+    ctx: &Arc<Ctx>,
+    tenants: &Api<api::VirtualClusterInstance>,
+    tenant: &api::VirtualClusterInstance,
+    progress: &mut Progress,
+) -> Result<Action> {
+    let namespace = tenant.namespace().unwrap_or_default();
+    let steady = steadily(ctx.settings.steady);
+    let Some(project) = judge::project_of(ctx, &namespace) else {
+        let reason = Reason::new("ProjectNotRead", format!("no Project of namespace {namespace} was read"))
+            .remedy("create the Project, or move the tenant into the namespace p-<project>");
+        progress.stage = Stage::Refused(reason);
+        return Ok(steady);
+    };
+    let values = ctx.values.of(tenant);
+    let values = values.as_ref().as_ref();
+    let endpoint = match values {
+        Ok(values) => values.endpoint.clone(),
+        // What was agreed before the values broke: live machines go on.
+        Err(_) => tenant.status.as_ref().and_then(|status| place::endpoint_of(status.join_address.as_deref()?)),
+    };
+    let wanted = match place::find(ctx, tenant, &project, endpoint) {
+        Ok(place) => place,
+        Err(reason) => {
+            progress.stage = Stage::Refused(reason);
+            return Ok(steady);
+        }
+    };
+    let broken = values.err();
+    if let Some(reason) = broken
+        && !place::is_held(ctx, &wanted)
+    {
+        // Nothing exists yet, and nothing is made.
+        progress.stage = Stage::Refused(reason.clone());
+        return Ok(steady);
+    }
+    if let Err(reason) = place::hold(ctx, tenant, &wanted).await? {
+        progress.stage = Stage::Refused(reason);
+        return Ok(steady);
+    }
+    let online = match ctx.control_planes.ensure(&wanted).await {
+        Err(reason) => {
+            progress.stage = Stage::Refused(reason);
+            return Ok(Action::requeue(ctx.settings.capacity_retry));
+        }
+        Ok(State::Pending(reason)) => {
+            progress.stage = Stage::Deployed(reason);
+            return Ok(Action::requeue(COMING_UP));
+        }
+        Ok(State::Online(online)) => online,
+    };
+    progress.stage = Stage::Online;
+    progress.join_address = Some(online.join_server.clone());
+    put_online(ctx, &wanted.uid, &online);
+    secret::ensure(ctx, tenant, &wanted, &online.kubeconfig).await?;
+    annotate(tenants, tenant, project.spec.default_node_profile.as_deref()).await?;
+    progress.stage = Stage::Ready;
+    let pools = match values {
+        Ok(values) => &values.private_nodes.pools,
+        Err(reason) => {
+            progress.broken = Some(reason.clone());
+            return Ok(steady);
+        }
+    };
+    let again = pools::turn(ctx, tenants, tenant, pools, progress).await?;
+    Ok(again.map_or(steady, Action::requeue))
+}
+
+fn put_online(ctx: &Ctx, uid: &str, online: &TenantApi) {
+    let known = ctx.tenants.get(uid);
+    let same = known.is_some_and(|known| {
+        known.join_server == online.join_server && known.ca_pem == online.ca_pem && known.kubeconfig == online.kubeconfig
+    });
+    if !same {
+        ctx.tenants.insert(uid, Arc::new(online.clone()));
+    }
+}
+
+/// Shows the project's default profile on the tenant.
+async fn annotate(
+    tenants: &Api<api::VirtualClusterInstance>,
+    tenant: &api::VirtualClusterInstance,
+    default: Option<&str>,
+) -> Result<()> {
+    let default = default.filter(|name| !name.is_empty());
+    if tenant.annotations().get(names::PROJECT_DEFAULT_PROFILE).map(String::as_str) == default {
+        return Ok(());
+    }
+    let change = json!({ "metadata": { "annotations": { names::PROJECT_DEFAULT_PROFILE: default } } });
+    let version = tenant.resource_version().unwrap_or_default();
+    patch::update(tenants, &tenant.name_any(), &version, change).await?;
+    Err(Error::Busy(format!("tenant {} was changed; the next turn goes on", tenant.name_any())))
+}

@@ -1,0 +1,176 @@
+//! A tenant's pools: claims made and deleted as `core::pool` plans.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostler_api as api;
+use hostler_api::conditions::{self, Fact};
+use hostler_core::pool::{self, Going, Owner, Plan};
+use hostler_core::seams::Reason;
+use hostler_core::selector::{self, TypeFacts};
+use hostler_core::values::{self, Pool};
+use hostler_core::properties;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt};
+
+use super::report::Progress;
+use crate::ctx::Ctx;
+use crate::error::Result;
+use crate::patch::{self, Created};
+
+/// Wait before the next batch of creates.
+const NEXT_BATCH: Duration = Duration::from_millis(200);
+
+/// Brings the claims of all pools to what the values say; returns when to look again.
+pub(super) async fn turn(
+    ctx: &Arc<Ctx>,
+    tenants: &Api<api::VirtualClusterInstance>,
+    tenant: &api::VirtualClusterInstance,
+    pools: &[Pool],
+    progress: &mut Progress,
+) -> Result<Option<Duration>> {
+    let namespace = tenant.namespace();
+    let claims: Api<api::NodeClaim> = Api::namespaced(ctx.client.clone(), &namespace.clone().unwrap_or_default());
+    let owner = Owner { tenant, installation: &ctx.settings.installation };
+    let seen: Vec<_> =
+        ctx.stores.claims.state().into_iter().filter(|claim| claim.namespace() == namespace).collect();
+    let seen: Vec<&api::NodeClaim> = seen.iter().map(AsRef::as_ref).collect();
+    let mut again: Option<Duration> = None;
+    let mut shrinks = !pool::orphaned(owner, pools, &seen).is_empty();
+    let mut plans = Vec::new();
+    let mut statuses = Vec::new();
+    for pool in pools {
+        if let Err(reason) = servable(ctx, pool) {
+            statuses.push(pool::refused(owner, pool, &seen, &reason));
+            continue;
+        }
+        statuses.push(pool::status(owner, pool, &seen));
+        let plan = pool::plan(owner, pool, &seen, free(ctx, pool), ctx.clock.now());
+        shrinks |= !plan.deletes.is_empty();
+        plans.push(plan);
+    }
+    progress.pools = Some(statuses);
+    for pool in pools {
+        show_drift(ctx, &claims, owner, pool, &seen).await?;
+    }
+    if shrinks {
+        plans = live(ctx, tenants, tenant, &claims).await?;
+    }
+    for plan in plans {
+        for wait in [plan.again, plan.more.then_some(NEXT_BATCH)].into_iter().flatten() {
+            again = Some(again.map_or(wait, |known| known.min(wait)));
+        }
+        act(ctx, &claims, tenant, plan).await?;
+    }
+    Ok(again)
+}
+
+/// The same plans from live reads of tenant and claims: a claim is never deleted on the word of a cache that may be behind.
+async fn live(
+    ctx: &Ctx,
+    tenants: &Api<api::VirtualClusterInstance>,
+    tenant: &api::VirtualClusterInstance,
+    claims: &Api<api::NodeClaim>,
+) -> Result<Vec<Plan>> {
+    let name = tenant.name_any();
+    let now = patch::within(format!("reading tenant {name}"), tenants.get(&name)).await?;
+    if now.uid() != tenant.uid() || now.metadata.deletion_timestamp.is_some() {
+        return Ok(Vec::new());
+    }
+    let read = ctx.values.of(&now);
+    let Ok(values) = read.as_ref() else { return Ok(Vec::new()) };
+    let pools = &values.private_nodes.pools;
+    let listed = patch::within(format!("listing claims of tenant {name}"), claims.list(&ListParams::default())).await?;
+    let seen: Vec<&api::NodeClaim> = listed.items.iter().collect();
+    let owner = Owner { tenant: &now, installation: &ctx.settings.installation };
+    let mut plans = vec![Plan { deletes: pool::orphaned(owner, pools, &seen), ..Plan::default() }];
+    for pool in pools.iter().filter(|pool| servable(ctx, pool).is_ok()) {
+        plans.push(pool::plan(owner, pool, &seen, free(ctx, pool), ctx.clock.now()));
+    }
+    Ok(plans)
+}
+
+async fn act(
+    ctx: &Ctx,
+    claims: &Api<api::NodeClaim>,
+    tenant: &api::VirtualClusterInstance,
+    plan: Plan,
+) -> Result<()> {
+    for Going { name, uid, why } in plan.deletes {
+        patch::delete(claims, &name, &uid).await?;
+        ctx.events.normal(tenant, why, "Scaling", &format!("claim {name} is released")).await;
+    }
+    for claim in plan.creates {
+        // One that exists is our own first try, or shows in the cache soon and sends us to the next name.
+        if let Created::New(made) = patch::create(claims, &claim).await? {
+            let pool = made.labels().get(api::names::POOL).cloned().unwrap_or_default();
+            let note = format!("claim {} for pool {pool}", made.name_any());
+            ctx.events.normal(tenant, "ClaimCreated", "Scaling", &note).await;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a pool may make claims as it is written.
+fn servable(ctx: &Ctx, pool: &Pool) -> Result<(), Reason> {
+    let Some(provider) = ctx.stores.providers.get(None, &pool.provider) else {
+        return Err(Reason::new("UnknownProvider", format!("{}: no NodeProvider {}", pool.path, pool.provider))
+            .remedy("create it, or name one that `kubectl get nodeproviders` shows"));
+    };
+    let path = |key: &str| pool.property_paths.get(key).cloned().unwrap_or_else(|| pool.path.clone());
+    let refused = properties::refused(pool.properties.keys(), &provider, path);
+    if refused.is_empty() { Ok(()) } else { Err(values::reason(&refused)) }
+}
+
+/// Free machines of all types that the pool may use; `None` is no bound.
+fn free(ctx: &Ctx, pool: &Pool) -> Option<i64> {
+    let mut free: i64 = 0;
+    for node_type in ctx.stores.node_types.state() {
+        let fits = node_type.spec.provider_ref == pool.provider
+            && selector::matches(&pool.requirements, &TypeFacts::from(node_type.as_ref())).is_ok();
+        let Some(status) = node_type.status.as_ref().filter(|_| fits) else { continue };
+        let left = status.capacity.total - status.capacity.claimed;
+        // A type without bound counts what is claimed as its total, and has capacity all the same.
+        if left <= 0 && conditions::is_true(&status.conditions, "HasCapacity") {
+            return None;
+        }
+        free = free.saturating_add(left.max(0));
+    }
+    Some(free)
+}
+
+/// Says on each claim that has a machine whether its pool would make it the same today.
+async fn show_drift(
+    ctx: &Ctx,
+    claims: &Api<api::NodeClaim>,
+    owner: Owner<'_>,
+    pool: &Pool,
+    seen: &[&api::NodeClaim],
+) -> Result<()> {
+    for claim in seen.iter().filter(|claim| pool::is_live(claim) && pool::is_of(claim, owner, &pool.name)) {
+        let Some(status) = claim.status.as_ref().filter(|status| status.machine.is_some()) else { continue };
+        let fields = pool::drift(pool, claim);
+        let known = conditions::find(&status.conditions, "NotDrifted").is_some();
+        if fields.is_empty() && !known {
+            continue;
+        }
+        let text = format!("differs from its pool in {}; replace the claim to take it over", fields.join(", "));
+        let fact = if fields.is_empty() {
+            Fact::yes("NotDrifted", "NotDrifted", "")
+        } else {
+            Fact { severity: Some("Warning"), ..Fact::no("NotDrifted", "PoolEdited", &text) }
+        };
+        let mut next = (*claim).clone();
+        let changed = next.status.as_mut().is_some_and(|status| {
+            conditions::set(&mut status.conditions, &fact, claim.metadata.generation, ctx.clock.now())
+        });
+        if !changed {
+            continue;
+        }
+        match patch::replace_status(claims, &next).await {
+            Err(error) if error.is_conflict() || error.is_not_found() => {}
+            other => drop(other?),
+        }
+    }
+    Ok(())
+}

@@ -15,6 +15,8 @@ use hostler_core::seams::{Driver, Failure, PluginState, Plugins, Policy, Reason,
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 
+mod changes;
+mod loader;
 mod set;
 mod supervisor;
 

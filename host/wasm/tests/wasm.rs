@@ -18,6 +18,8 @@ mod by_name;
 mod calls;
 #[path = "wasm/compile.rs"]
 mod compile;
+#[path = "wasm/limits.rs"]
+mod limits;
 #[path = "wasm/loading.rs"]
 mod loading;
 #[path = "wasm/swap.rs"]

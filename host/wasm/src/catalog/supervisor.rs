@@ -3,26 +3,25 @@
 //! Each name is loaded in a task of its own, so that a component which keeps the compiler busy for a minute holds up nobody else.
 
 use std::collections::{BTreeSet, HashMap};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet, spawn_blocking};
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
+use super::changes::{inode, watch};
+use super::loader::{Identity, Loader};
 use super::set::OnDisk;
 use super::{Options, Shared};
 use crate::call::Health;
 use crate::compile::Compiler;
-use crate::component::{Loaded, Version};
+use crate::component::Version;
 use crate::engine::Sandbox;
 use crate::error::LoadError;
 use crate::source::{self, Found};
 use crate::store::{Record, StateDir};
-use crate::{inspect, text};
+use crate::text;
 
 /// After a failure that may pass, the same bytes are tried again after this, then after twice as long, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_secs(15);
@@ -47,21 +46,6 @@ pub(super) struct Supervisor {
     failed: HashMap<String, Failed>,
     /// One per name, for ever: the count of faults must not start again with a new file.
     health: HashMap<String, Arc<Health>>,
-}
-
-/// What loads share.
-struct Loader {
-    sandbox: Arc<Sandbox>,
-    compiler: Compiler,
-    state: Arc<StateDir>,
-    shared: Arc<Shared>,
-}
-
-/// What makes a version: content, not time.
-#[derive(Clone, PartialEq, Eq)]
-struct Identity {
-    digest: String,
-    grant: Option<String>,
 }
 
 struct Load {
@@ -519,98 +503,4 @@ impl Supervisor {
             tracing::error!(%error, "cannot record what serves; after a restart, what is in the directory counts alone");
         }
     }
-}
-
-impl Loader {
-    async fn read_kept(&self, digest: &str, largest: u64) -> Result<Vec<u8>, LoadError> {
-        let (state, digest) = (self.state.clone(), digest.to_owned());
-        match spawn_blocking(move || state.read_kept(&digest, largest)).await {
-            Ok(Ok(bytes)) => Ok(bytes),
-            Ok(Err(error)) => Err(LoadError::StateFailed(text::message(&error.to_string()))),
-            Err(error) => Err(LoadError::StateFailed(text::message(&error.to_string()))),
-        }
-    }
-
-    /// Validates, keeps, compiles, links and tries. Only what came through all of it is returned.
-    async fn load(
-        &self,
-        name: &str,
-        bytes: Vec<u8>,
-        identity: Identity,
-        health: Arc<Health>,
-    ) -> Result<Version, LoadError> {
-        let size = bytes.len() as u64;
-        let (state, digest, owned) = (self.state.clone(), identity.digest.clone(), name.to_owned());
-        let judged = spawn_blocking(move || {
-            let facts = inspect::judge(&owned, &bytes)?;
-            let kept = state.keep(&digest, &bytes);
-            kept.map_err(|error| LoadError::StateFailed(text::message(&error.to_string())))?;
-            Ok(facts)
-        });
-        let facts = match judged.await {
-            Ok(judged) => judged?,
-            Err(error) => return Err(LoadError::StateFailed(text::message(&error.to_string()))),
-        };
-        let loaded = Loaded::load(facts, identity.digest, size, &self.compiler, &self.sandbox).await?;
-        self.activate(name, Arc::new(loaded), identity.grant, health)
-            .await
-    }
-
-    async fn activate(
-        &self,
-        name: &str,
-        loaded: Arc<Loaded>,
-        grant: Option<String>,
-        health: Arc<Health>,
-    ) -> Result<Version, LoadError> {
-        let version = Version::activate(name, loaded, grant, &self.sandbox, health).await?;
-        let required = &self.shared.required;
-        let wanted = if required.resolver == name {
-            version.loaded.resolver().is_some()
-        } else if required.policies.iter().any(|policy| policy == name) {
-            version.loaded.policy().is_some()
-        } else {
-            true
-        };
-        if wanted {
-            Ok(version)
-        } else {
-            Err(wrong_role(name, &version))
-        }
-    }
-}
-
-fn wrong_role(name: &str, version: &Version) -> LoadError {
-    let world = version.loaded.facts.world;
-    LoadError::UnknownWorld {
-        found: format!("is a {world}"),
-        has: format!("{name} in its configuration for something else"),
-    }
-}
-
-/// Which directory this is, whatever it is called.
-fn inode(directory: &Path) -> Option<(u64, u64)> {
-    std::fs::metadata(directory)
-        .ok()
-        .map(|metadata| (metadata.dev(), metadata.ino()))
-}
-
-/// Watches the directory; where that cannot be, reading it again and again must do.
-fn watch(directory: &Path, changes: mpsc::Sender<()>) -> Option<RecommendedWatcher> {
-    let told = move |event: notify::Result<notify::Event>| {
-        // Reading the directory makes events of its own; what is only looked at has not changed.
-        if event.is_ok_and(|event| !event.kind.is_access()) {
-            let _ = changes.try_send(());
-        }
-    };
-    let watching = notify::recommended_watcher(told).and_then(|mut watcher| {
-        watcher
-            .watch(directory, RecursiveMode::NonRecursive)
-            .map(|()| watcher)
-    });
-    watching
-        .inspect_err(
-            |error| tracing::warn!(%error, "cannot watch the plugin directory; reading it now and then"),
-        )
-        .ok()
 }

@@ -1,14 +1,8 @@
 //! Components from toolchains that import WASI whether they use it or not.
 
+use crate::calls::of;
 use crate::fixtures::{ALLOWED, DENIED, Policy, component_with};
-use crate::shelf::{Shelf, fault, listen, policy, review, says};
-
-async fn of(component: &[u8], grant: &str) -> (Shelf, std::sync::Arc<hostler_wasm::Catalog>) {
-    let shelf = Shelf::new();
-    shelf.put("policy-p", component).grant("policy-p", grant);
-    let catalog = shelf.open().await;
-    (shelf, catalog)
-}
+use crate::shelf::{fault, listen, policy, review, says};
 
 const IO: &str = "package wasi:io@0.2.6;
     interface error { resource error; }

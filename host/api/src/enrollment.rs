@@ -74,7 +74,7 @@ pub struct EnrollmentStatus {
     /// Where the profile's value met another's and won since the node joined, like `label:workload`; each was told once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clashes: Vec<String>,
-    /// `applied` or `removed`; startup taints never come back after `removed`.
+    /// `applying`, `applied` or `removed`; startup taints never come back after `removed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub startup_taints: Option<String>,
     /// When the node was first Ready.

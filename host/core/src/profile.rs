@@ -35,6 +35,8 @@ pub const PROJECT_DEFAULT: &str = "project-default";
 pub const IN_SYNC: &str = "InSync";
 /// Condition of an Enrollment: somebody keeps undoing what the host does.
 pub const CONTESTED: &str = "Contested";
+/// Startup taints are to be written with the next patch of the Node.
+pub(crate) const APPLYING: &str = "applying";
 /// Startup taints stand, or would if nobody had removed them.
 pub(crate) const APPLIED: &str = "applied";
 /// Startup taints are over for this machine.
@@ -128,6 +130,8 @@ pub(crate) struct Work<'a> {
     applied: Applied,
     /// Whether this Node is seen for the first time.
     fresh: bool,
+    /// Whether another Node stood for this machine before.
+    registered_anew: bool,
     /// Whether the last change of this very profile was carried through: then what differs was changed by somebody else.
     settled: bool,
     joined: JoinedWith,
@@ -176,7 +180,9 @@ pub fn next(view: &View<'_>) -> Turn {
     let labels = keys::labels(&mut work);
     let annotations = keys::annotations(&mut work);
     let taints = taints::taints(&mut work);
-    let startup = taints.startup;
+    // On the Node the word stands together with the taints; only the memory knows of a write that is under way.
+    let startup = taints.startup.map(|state| if state == APPLYING { APPLIED.to_owned() } else { state });
+    let adds_startup = startup.as_deref() == Some(APPLIED) && taints.adds_startup;
     let done = Applied {
         node_uid: view.node.metadata.uid.clone(),
         profile: match view.assignment {
@@ -197,7 +203,7 @@ pub fn next(view: &View<'_>) -> Turn {
     if work.ready && outcome.first_ready.is_none() {
         outcome.first_ready = Some(Time(view.now));
     }
-    let intent = intent(view, &work, &outcome, &done, patch.is_some());
+    let intent = intent(view, &work, &outcome, &done, patch.is_some(), adds_startup);
     // Until the profile can be told, a new Node stays new: all that it joined with is then still the host's.
     if !(work.fresh && matches!(view.assignment, Assignment::Unknown)) {
         outcome.applied = Some(done);
@@ -232,6 +238,7 @@ fn work<'a>(view: &View<'a>) -> Work<'a> {
         node: view.node,
         memory: view.memory,
         fresh,
+        registered_anew: fresh && view.memory.applied.as_ref().is_some_and(|applied| applied.node_uid.is_some()),
         settled: !fresh && applied.profile.is_some() && applied.profile == now,
         applied,
         joined: view.memory.joined.clone().unwrap_or_else(|| joined_with(view.claim)),
@@ -322,6 +329,7 @@ fn intent(
     outcome: &EnrollmentStatus,
     done: &Applied,
     writes: bool,
+    adds_startup: bool,
 ) -> Option<EnrollmentStatus> {
     if !writes {
         return None;
@@ -348,7 +356,8 @@ fn intent(
             && within(&known.taints, &recorded.taints)
             && within(&known.startup_taints, &recorded.startup_taints)
     });
-    let starts = outcome.startup_taints.as_deref() == Some(APPLIED) && view.memory.startup_taints.is_none();
+    let state = if adds_startup { Some(APPLYING.to_owned()) } else { outcome.startup_taints.clone() };
+    let starts = outcome.startup_taints.as_deref() == Some(APPLIED) && view.memory.startup_taints != state;
     if covered && !starts && view.memory.joined.is_some() {
         return None;
     }
@@ -359,7 +368,7 @@ fn intent(
         intent.applied = Some(known);
     }
     if starts {
-        intent.startup_taints.clone_from(&outcome.startup_taints);
+        intent.startup_taints = state;
     }
     Some(intent)
 }

@@ -58,6 +58,10 @@ pub(super) async fn reconcile(node: Arc<Node>, shared: Arc<Tenant>) -> Result<Ac
     }
     let Some(tenant) = tenant(ctx, &shared.api.uid) else { return Ok(Action::await_change()) };
     let memory = record.status.clone().unwrap_or_default();
+    if memory.approved_request.is_none() {
+        // It did not join by what the host signed: whatever it is called, it is not this machine's.
+        return Ok(Action::await_change());
+    }
     let held = resolve(ctx, &tenant, claim.as_deref(), &record, &memory).await;
     let contest = record.uid().unwrap_or_default();
     let resting = shared.contests.resting(&contest, ctx);

@@ -6,7 +6,7 @@ use hostler_api::enrollment::Applied;
 use hostler_api::names;
 use serde_json::{Map, Value};
 
-use super::{APPLIED, REMOVED, Told, Work};
+use super::{APPLIED, APPLYING, REMOVED, Told, Work};
 
 /// Changes of the bookkeeping annotations.
 pub(super) fn patch(work: &mut Work<'_>, done: &Applied, startup: Option<&str>) -> Map<String, Value> {
@@ -18,7 +18,7 @@ pub(super) fn patch(work: &mut Work<'_>, done: &Applied, startup: Option<&str>) 
     ] {
         set(work, &mut patch, mark, before, after);
     }
-    let before = work.memory.startup_taints.clone();
+    let before = work.memory.startup_taints.clone().filter(|state| state != APPLYING);
     set(work, &mut patch, names::STARTUP_TAINTS, before, startup.map(ToOwned::to_owned));
     patch
 }

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use hostler_api::names;
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Value, json};
 
-use super::{APPLIED, Assignment, REMOVED, Work};
+use super::{APPLIED, APPLYING, Assignment, REMOVED, Work};
 
 /// What becomes of a node's taints.
 pub(super) struct Taints {
@@ -16,6 +15,8 @@ pub(super) struct Taints {
     pub(super) owned: Vec<String>,
     /// State of the startup taints afterwards.
     pub(super) startup: Option<String>,
+    /// Whether the patch brings startup taints.
+    pub(super) adds_startup: bool,
     /// `key:effect` of the startup taints; kept after they were removed.
     pub(super) startup_owned: Vec<String>,
 }
@@ -63,7 +64,8 @@ pub(super) fn taints(work: &mut Work<'_>) -> Taints {
     let lasting = |key: &str| wanted.contains_key(key) || joined.contains_key(key) || owned.iter().any(|own| own == key);
     let (startup, startup_owned) = startup(work, &mut list, lasting);
     let changed = list.len() != current.len() || list.iter().zip(&current).any(|(a, b)| !same(a, b));
-    Taints { patch: changed.then(|| json!(list)), owned, startup, startup_owned }
+    let adds_startup = startup.as_deref() == Some(APPLYING);
+    Taints { patch: changed.then(|| json!(list)), owned, startup, adds_startup, startup_owned }
 }
 
 fn steady(
@@ -137,25 +139,30 @@ fn startup(
             (Some(REMOVED.to_owned()), recorded)
         }
         before => {
-            let started = before == Some(APPLIED);
-            let keys = if started { recorded } else { wanted.keys().cloned().collect() };
+            let recorded_for_it = before.is_some();
+            let keys = if recorded_for_it { recorded } else { wanted.keys().cloned().collect() };
             if work.ready {
                 list.retain(|taint| !keys.contains(&id(taint)) || lasting(&id(taint)));
                 return (Some(REMOVED.to_owned()), keys);
             }
-            if !started && matches!(work.assignment, Assignment::Unknown) {
+            if !recorded_for_it && matches!(work.assignment, Assignment::Unknown) {
                 return (None, Vec::new());
             }
-            // The mark on the Node came with the taints in one write: where it stands and they do not, their owner removed them.
-            let marked = work.node.metadata.annotations.as_ref().and_then(|all| all.get(names::STARTUP_TAINTS));
-            if work.fresh || !started || marked.map(String::as_str) != Some(APPLIED) {
-                for key in &keys {
-                    if let Some(taint) = wanted.get(key) {
-                        put(list, taint);
-                    }
-                }
+            // A kubelet registers all of them at once: where one stands, a missing one was taken away by its owner already.
+            let registered = keys.iter().any(|key| list.iter().any(|taint| id(taint) == *key));
+            let add = match before {
+                None => !registered,
+                // The write that was to bring them may not have come through.
+                Some(APPLYING) => true,
+                // They stood. Gone from the same Node they were taken away; on a Node that was registered anew they are due again.
+                Some(_) => work.registered_anew && !registered,
+            };
+            let mut added = false;
+            for taint in keys.iter().filter(|_| add).filter_map(|key| wanted.get(key)) {
+                added |= put(list, taint);
             }
-            (Some(APPLIED.to_owned()), keys)
+            let state = if added { APPLYING } else { APPLIED };
+            (Some(state.to_owned()), keys)
         }
     }
 }

@@ -233,6 +233,28 @@ fn a_startup_taint_that_its_owner_removed_stays_away() {
 }
 
 #[test]
+fn a_startup_taint_that_its_owner_removed_while_the_first_write_was_refused_stays_away() {
+    let mut world = World::new();
+    // The kubelet registered it, the first turn saw it, and the patch met a newer Node on which its owner had removed it.
+    world.set_taints(&[taint("node.vcluster.com/bootstrap", "true")]);
+    let spec = gpu_training();
+    world.turn(&Assignment::Profile(assigned(&spec, EXPLICIT, 1)), Cut::AfterIntent);
+    world.set_taints(&[]);
+    world.settle(&spec);
+    assert_eq!(world.taints(), ["nvidia.com/gpu=true:NoSchedule"]);
+}
+
+#[test]
+fn of_several_startup_taints_that_a_kubelet_registered_a_missing_one_was_removed() {
+    let mut world = World::new();
+    let mut spec = gpu_training();
+    spec.startup_taints.push(taint("second", ""));
+    world.set_taints(&[taint("second", "")]);
+    world.settle(&spec);
+    assert_eq!(world.taints(), ["second=:NoSchedule", "nvidia.com/gpu=true:NoSchedule"]);
+}
+
+#[test]
 fn a_node_that_is_ready_at_first_sight_gets_no_startup_taint() {
     let mut world = World::new();
     world.ready(true);

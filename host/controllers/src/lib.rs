@@ -12,18 +12,60 @@ pub mod patch;
 pub mod retries;
 pub mod watched;
 
+mod admission;
+mod borrow;
 mod capacity;
+mod claim;
+mod join;
+mod judge;
+mod owned;
+mod plugin;
+mod profile;
+mod project;
 mod provider;
 mod scheduler;
+mod tenant;
 
 use std::sync::Arc;
 
 use futures::stream::{self, BoxStream, StreamExt};
 use hostler_core::seams::Plugins;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use ctx::{Clock, Ctx, Settings, SystemClock};
+
+/// Runs every loop until `stop`. This is the list of them.
+///
+/// # Guarantees
+/// No loop starts before every cache has listed once: nothing is decided from a cache that is empty because it is young.
+pub async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => return,
+        () = ctx.stores.ready() => {}
+    }
+    let mut loops = JoinSet::new();
+    loops.spawn(provider::run(ctx.clone(), stop.clone()));
+    loops.spawn(capacity::run(ctx.clone(), stop.clone()));
+    loops.spawn(project::run(ctx.clone(), stop.clone()));
+    loops.spawn(tenant::run(ctx.clone(), stop.clone()));
+    loops.spawn(admission::run(ctx.clone(), stop.clone()));
+    loops.spawn(scheduler::run(ctx.clone(), stop.clone()));
+    loops.spawn(join::run(ctx.clone(), stop.clone()));
+    loops.spawn(profile::run(ctx.clone(), stop.clone()));
+    loops.spawn(plugin::run(ctx.clone(), stop.clone()));
+    loops.spawn(claim::run(ctx.clone(), stop.clone()));
+    while let Some(ended) = loops.join_next().await {
+        if let Err(error) = ended
+            && !stop.is_cancelled()
+        {
+            // A loop that died leaves its part of the work undone: the rest must not go on as if nothing was.
+            tracing::error!(error = %error, "a loop died; stopping the host");
+            stop.cancel();
+        }
+    }
+}
 
 /// A tick now and with each change of what is loaded.
 pub(crate) fn plugins_changed(plugins: Arc<dyn Plugins>, stop: CancellationToken) -> BoxStream<'static, ()> {

@@ -1,10 +1,10 @@
 //! One claim, from its machine's name to a ready node and back to nothing: what is to be done next.
 //!
 //! ```text
-//! New ─guard─► Unbound ─(scheduler)─► Bound ─freeze─► Frozen ─reserve, admit─► Driving ─drive─► Available
-//!                 ▲                     │                │                        │
-//!                 └──────── unbind ─────┴────────────────┴──(machine not taken)───┤
-//!                                                                               fail ─► Failed
+//! Unbound ─(admission, scheduler)─► Bound ─freeze─► Frozen ─reserve, admit─► Driving ─drive─► Available
+//!    ▲                                │                │                        │
+//!    └───────────── unbind ───────────┴────────────────┴──(machine not taken)───┤
+//!                                                                             fail ─► Failed
 //! deleted: Ending ─begin─► Draining ─drain─► Releasing ─withdraw─► (nothing held) ─sweep─► Ended
 //! ```
 //!
@@ -34,10 +34,10 @@ pub const DESTROYED: &str = "Destroyed";
 /// How far a claim is, by its own record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Without our finalizer: nothing outside may be touched for it.
-    New,
-    /// Waits for acceptance and a place.
+    /// Waits for acceptance, which puts the finalizer on, and for a place.
     Unbound,
+    /// Placed, and somebody took the finalizer off: nothing outside may be touched until it is on again.
+    Unguarded,
     /// Placed.
     Bound,
     /// The order is fixed; name, token and boot data follow.
@@ -158,11 +158,11 @@ impl State {
         if claim.metadata.deletion_timestamp.is_some() {
             return Self::ending(guarded, status);
         }
-        if !guarded {
-            return Self::New;
-        }
         if status.machine.is_none() {
             return Self::Unbound;
+        }
+        if !guarded {
+            return Self::Unguarded;
         }
         if status.phase.as_deref() == Some(phase::FAILED) && status.order.is_some() {
             return Self::Failed;
@@ -192,7 +192,7 @@ impl State {
 #[must_use]
 pub fn next(state: &State, sight: &Sight, now: Timestamp) -> Step {
     match state {
-        State::New => Step::Guard,
+        State::Unguarded => Step::Guard,
         State::Unbound | State::Failed | State::Ended => Step::Rest,
         State::Bound => elsewhere(sight.machine).map_or(Step::Freeze, Step::Unbind),
         State::Frozen { since } => match elsewhere(sight.machine) {

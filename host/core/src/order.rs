@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hostler_api as api;
 use hostler_api::claim::{FrozenOrder, OwnedRef, Ref};
 use hostler_api::{NodeClaim, NodeEnvironment, NodeProvider, NodeType, OSImage, names};
 use jiff::Timestamp;
@@ -288,7 +287,7 @@ fn json(value: &impl Serialize) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use api::{NodeClaimSpec, NodeEnvironmentSpec, NodeProviderSpec, NodeTypeSpec, OSImageSpec};
+    use hostler_api::{NodeClaimSpec, NodeEnvironmentSpec, NodeProviderSpec, NodeTypeSpec, OSImageSpec};
     use serde_json::json;
 
     use super::*;

@@ -58,7 +58,8 @@ fn left(status: &mut NodeClaimStatus, reason: &str) {
 }
 
 #[rstest]
-#[case::without_a_finalizer(claim(|c, _| c.metadata.finalizers = None), State::New)]
+#[case::without_a_finalizer(claim(|c, _| c.metadata.finalizers = None), State::Unbound)]
+#[case::robbed_of_its_finalizer(claim(|c, s| { bind(s); c.metadata.finalizers = None; }), State::Unguarded)]
 #[case::without_a_place(claim(|_, _| ()), State::Unbound)]
 #[case::with_a_place(claim(|_, s| bind(s)), State::Bound)]
 #[case::refused_before_it_was_bound(claim(|_, s| s.phase = Some("Failed".into())), State::Unbound)]
@@ -96,7 +97,7 @@ fn word(step: &Step) -> String {
 }
 
 #[rstest]
-#[case::a_new_claim_gets_its_finalizer_first(State::New, sight(HERE, OURS, false), "Guard")]
+#[case::a_placed_claim_gets_its_finalizer_first(State::Unguarded, sight(HERE, OURS, false), "Guard")]
 #[case::one_without_a_place_waits_for_the_scheduler(State::Unbound, sight(Machine::NotNeeded, OURS, false), "Rest")]
 #[case::a_placed_one_is_fixed(State::Bound, sight(HERE, OURS, false), "Freeze")]
 #[case::without_a_machine_too(State::Bound, sight(Machine::NotNeeded, OURS, false), "Freeze")]

@@ -1,0 +1,116 @@
+//! Writes loans, and gives them back: each is one write, checked against the copy that it was made from.
+
+use hostler_core::loan::{self, Change, Holder, Pointer};
+use hostler_core::scope::{self, Scope};
+use hostler_core::seams::{Availability, Driver, Object, ObjectRef, Plan, Reason};
+use hostler_core::view;
+use kube::api::DynamicObject;
+use kube::Api;
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::patch;
+
+/// How often an undo looks again when somebody else writes at the same time.
+const UNDO_TRIES: usize = 5;
+
+/// What came of giving a machine back.
+pub(crate) enum Returned {
+    /// It is free; these places were left to somebody who changed them.
+    Back(Vec<Pointer>),
+    /// It is not free yet, and nothing was written.
+    Early(Reason),
+}
+
+/// Checks a driver's answer against everything that bounds it.
+///
+/// # Errors
+/// The first item out of scope.
+pub(crate) fn judge(plan: &Plan, scope: &Scope<'_>, seen: &[Value]) -> Result<(), Reason> {
+    let seen: Vec<&Value> = seen.iter().collect();
+    scope::judge(plan, scope, &seen).map_err(|out| {
+        Reason::new(scope::CODE, out.to_string())
+            .remedy("if the driver should be allowed this, extend its operator file; otherwise replace it")
+    })
+}
+
+/// Writes a change of a borrowed object.
+///
+/// # Errors
+/// 409 when the object is no longer the copy that the change was made from.
+pub(crate) async fn write(api: &Api<DynamicObject>, object: &Value, change: &Change) -> Result<DynamicObject> {
+    let (name, version) = (text(object, "/metadata/name"), text(object, "/metadata/resourceVersion"));
+    if version.is_empty() {
+        return Err(Error::Bug(format!("{} was read without a resourceVersion", loan::name_of(object))));
+    }
+    if let Some(merge) = change.merge_patch() {
+        return patch::update(api, &name, &version, merge).await;
+    }
+    let whole: DynamicObject = serde_json::from_value(change.after().clone())
+        .map_err(|error| Error::Bug(format!("{} has no typed form: {error}", loan::name_of(object))))?;
+    patch::replace(api, &whole).await
+}
+
+/// Whether a machine is free but for our own marks.
+///
+/// # Errors
+/// Why it is not, or why one cannot tell.
+pub(crate) async fn is_free(driver: &dyn Driver, provider: &Object, machine: &Value, related: &[Object]) -> Result<(), Reason> {
+    let shown = view::object(&loan::hide(machine));
+    match driver.machine_of(provider, &shown, related).await {
+        Ok(Some(machine)) => match machine.availability {
+            Availability::Free => Ok(()),
+            Availability::Held(reason) | Availability::Preparing(reason) | Availability::Broken(reason) => Err(reason),
+        },
+        Ok(None) => Err(Reason::new("NotOfThisProvider", "the driver no longer takes the object for a machine of this provider")
+            .remedy("give it back the labels that its node type selects by")),
+        Err(failure) => Err(failure.reason().clone()),
+    }
+}
+
+/// Gives a machine back, if it is free; `machine` is a live read that came after the last write of the release.
+///
+/// # Errors
+/// As `write`, and for a record that is somebody else's.
+pub(crate) async fn give_back(
+    api: &Api<DynamicObject>,
+    driver: &dyn Driver,
+    provider: &Object,
+    machine: &Value,
+    related: &[Object],
+    holder: &Holder,
+) -> Result<Returned> {
+    if let Err(reason) = is_free(driver, provider, machine, related).await {
+        return Ok(Returned::Early(reason));
+    }
+    let back = loan::give_back(machine, holder).map_err(|refusal| Error::Refused(refusal.to_string()))?;
+    if !back.change.is_nothing() {
+        write(api, machine, &back.change).await?;
+    }
+    Ok(Returned::Back(back.left))
+}
+
+/// Takes back a loan that was just written for a claim that turned out not to want it.
+///
+/// # Errors
+/// Somebody else keeps writing; then the record still says whose the machine is, and the release finds it.
+pub(crate) async fn undo(api: &Api<DynamicObject>, machine: &ObjectRef, holder: &Holder) -> Result<()> {
+    for _ in 0..UNDO_TRIES {
+        let read = patch::within(format!("reading {} {}", machine.kind, machine.name), api.get_opt(&machine.name)).await?;
+        let Some(live) = read else { return Ok(()) };
+        let live = crate::claim::kinds::whole(&live, machine)?;
+        let Ok(back) = loan::give_back(&live, holder) else { return Ok(()) };
+        if back.change.is_nothing() {
+            return Ok(());
+        }
+        match write(api, &live, &back.change).await {
+            Err(error) if error.is_conflict() => {}
+            other => return other.map(drop),
+        }
+    }
+    Err(Error::Busy(format!("{} {} is written by somebody else at the same time", machine.kind, machine.name)))
+}
+
+fn text(object: &Value, pointer: &str) -> String {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+}

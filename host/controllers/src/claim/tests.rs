@@ -1,0 +1,1 @@
+//! Loop tests of the claim slice.

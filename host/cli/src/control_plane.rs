@@ -35,16 +35,26 @@ impl Embedded {
         self.tenants.join(&place.project).join(format!("{}.kubeconfig", place.name))
     }
 
+    /// The tenant's kubeconfig: made once, since each one holds a certificate of its own, and again when the address changed.
+    fn kubeconfig(&self, cluster: &str, place: &TenantPlace) -> anyhow::Result<String> {
+        let path = self.kubeconfig_path(place);
+        let url = self.server.url(cluster, &self.base);
+        if let Ok(known) = std::fs::read_to_string(&path)
+            && known.lines().any(|line| line.trim_start().trim_start_matches("- ").strip_prefix("server: ").is_some_and(|one| one.trim_matches('"') == url))
+        {
+            return Ok(known);
+        }
+        let kubeconfig = self.server.kubeconfig(cluster, &self.base, &Identity::administrator())?;
+        write_private(&path, &kubeconfig)?;
+        Ok(kubeconfig)
+    }
+
     async fn online(&self, place: &TenantPlace) -> anyhow::Result<TenantApi> {
         let cluster = cluster_of(place);
         if !self.server.clusters().contains(&cluster) {
             self.server.create_cluster(&cluster).await?;
         }
-        let kubeconfig = self.server.kubeconfig(&cluster, &self.base, &Identity::administrator()).await?;
-        let path = self.kubeconfig_path(place);
-        if tokio::fs::read_to_string(&path).await.ok().as_ref() != Some(&kubeconfig) {
-            write_private(&path, &kubeconfig)?;
-        }
+        let kubeconfig = self.kubeconfig(&cluster, place)?;
         Ok(TenantApi {
             uid: place.uid.clone(),
             client: (self.clients)(&cluster)?,
@@ -59,7 +69,7 @@ impl Embedded {
 impl ControlPlane for Embedded {
     async fn ensure(&self, place: &TenantPlace) -> Result<State, Reason> {
         let address = address_of(place);
-        let target = format!("{}/clusters/{}", self.base, cluster_of(place));
+        let target = self.server.url(&cluster_of(place), &self.base);
         let target = target.parse().map_err(|error| Reason::new("EndpointInvalid", format!("{target}: {error}")))?;
         self.network.bind(&address, &place.uid, target).map_err(|error| {
             Reason::new("EndpointTaken", format!("controlPlane.endpoint: {error}"))

@@ -59,11 +59,11 @@ impl Laboratory {
         let mut server_options =
             hostler_apiserver::Options::new(hostler_apiserver::Store::File(data.join("store.redb")));
         server_options.cluster = PLATFORM.to_owned();
-        let server = Arc::new(Server::open(server_options).await?);
+        let server = Arc::new(Server::open(server_options)?);
         let listener = listen(options.listen, &data.join("listen")).await?;
         let base = format!("https://{}", listener.local_addr()?);
         let kubeconfig = data.join("kubeconfig");
-        write_private(&kubeconfig, &server.kubeconfig(PLATFORM, &base, &Identity::administrator()).await?)?;
+        write_private(&kubeconfig, &server.kubeconfig(PLATFORM, &base, &Identity::administrator())?)?;
 
         let mut tasks = JoinSet::new();
         server.start(stop.clone());
@@ -71,7 +71,7 @@ impl Laboratory {
             let (server, stop) = (server.clone(), stop.clone());
             async move { Ok(server.serve(listener, stop).await?) }
         });
-        let client = server.client(PLATFORM, Identity::host())?;
+        let client = server.client(PLATFORM, Identity::host(HOST));
         let mut definitions = hostler_api::all_crds();
         definitions.extend(hostler_lab::crds::all());
         wire::install(&client, definitions).await?;
@@ -89,10 +89,10 @@ impl Laboratory {
                 Ok(lab.stop().await?)
             }
         });
-        let catalog = wire::catalog(&plugins, &data.join("components"), &options.required).await?;
+        let catalog = wire::catalog(&plugins, &data.join("components"), &options.required, wire::this_program()?).await?;
         let clients: Clients = Arc::new({
             let server = server.clone();
-            move |cluster| Ok(server.client(cluster, Identity::host())?)
+            move |cluster| Ok(server.client(cluster, Identity::host(HOST)))
         });
         let control_planes =
             Arc::new(Embedded::new(server.clone(), clients, network, base.clone(), data.join("tenants")));
@@ -107,8 +107,9 @@ impl Laboratory {
     /// Applies what was asked for and stays until it is told to stop.
     async fn serve(&self, options: &LabOptions, stop: &CancellationToken) -> anyhow::Result<ExitCode> {
         if !options.apply.is_empty() {
-            let tenants = |cluster: &str| self.server.client(cluster, Identity::administrator()).ok();
+            let tenants = |cluster: &str| self.server.client(cluster, Identity::administrator());
             let watching = timeline::Timeline::start(self.client.clone());
+            let clusters = || self.server.clusters();
             let limit = options.once.then_some(options.timeout);
             tokio::select! {
                 () = stop.cancelled() => return Ok(ExitCode::SUCCESS),
@@ -116,7 +117,7 @@ impl Laboratory {
             }
             let outcome = tokio::select! {
                 () = stop.cancelled() => return Ok(ExitCode::SUCCESS),
-                outcome = watching.follow(&tenants, &|| self.server.clusters(), limit) => outcome?,
+                outcome = watching.follow(&tenants, &clusters, limit) => outcome?,
             };
             if options.once {
                 return Ok(outcome);
@@ -152,6 +153,8 @@ impl Laboratory {
     }
 }
 
+/// User name of the host in the clusters' APIs.
+const HOST: &str = "system:hostler";
 /// Name of the platform's logical cluster.
 const PLATFORM: &str = "platform";
 

@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
+use hostler_wasm::Inspection;
+use hostler_wasm::encode::{self, Build};
 
 use crate::args::PluginCommand;
 use crate::telemetry::say;
@@ -11,12 +13,13 @@ pub(crate) fn main(command: PluginCommand) -> anyhow::Result<ExitCode> {
     match command {
         PluginCommand::Build { crates, out } => {
             for folder in crates {
-                let built = hostler_wasm::encode::build(&folder, &out)
+                let build = Build { out: Some(out.clone()), ..Build::new(&folder) };
+                let built = encode::build(&build)
                     .with_context(|| format!("plugin in {} was not built", folder.display()))?;
                 say(&format!(
                     "{}: {} ({} KiB, {})",
                     built.component.display(),
-                    built.inspection.world_text(),
+                    built.inspection.world.as_deref().unwrap_or("no known world"),
                     built.inspection.size.div_ceil(1024),
                     built.inspection.digest
                 ));
@@ -24,7 +27,7 @@ pub(crate) fn main(command: PluginCommand) -> anyhow::Result<ExitCode> {
         }
         PluginCommand::Inspect { file } => {
             let found = hostler_wasm::inspect(&file)?;
-            say(&found.to_string());
+            print(&found);
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -36,4 +39,21 @@ pub(crate) fn print_crds() -> anyhow::Result<ExitCode> {
         say(serde_saphyr::to_string(&crd).context("a definition cannot be written as YAML")?.trim_end());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn print(found: &Inspection) {
+    let none = "none".to_owned();
+    say(&format!("name:     {}", found.name));
+    say(&format!("world:    {}", found.world.as_ref().unwrap_or(&none)));
+    say(&format!("version:  {}", found.version.as_ref().unwrap_or(&none)));
+    say(&format!("size:     {} bytes ({} KiB)", found.size, found.size.div_ceil(1024)));
+    say(&format!("digest:   {}", found.digest));
+    say(&format!("imports:  {}", if found.imports.is_empty() { none } else { found.imports.join("\n          ") }));
+    say(&format!("exports:  {}", found.exports.join("\n          ")));
+    for (key, value) in &found.producers {
+        say(&format!("made by:  {key} {value}"));
+    }
+    if let Some(problem) = &found.problem {
+        say(&format!("problem:  {problem}"));
+    }
 }

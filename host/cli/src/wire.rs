@@ -16,22 +16,28 @@ use tokio_util::sync::CancellationToken;
 use crate::COMPILE;
 use crate::args::RequiredPlugins;
 
-/// The program that compiles components: this one, or the one named for tests that are another program.
-fn compiler() -> anyhow::Result<CompileCommand> {
-    let program = match std::env::var_os("HOSTLER_COMPILER") {
-        Some(program) => PathBuf::from(program),
-        None => std::env::current_exe().context("the path of this program cannot be told")?,
-    };
-    Ok(CompileCommand { program, args: vec![COMPILE.into()] })
+/// This program, which compiles components when it is called again with a hidden word.
+///
+/// # Errors
+/// Where the system does not tell the path.
+pub fn this_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("the path of this program cannot be told")
 }
 
-/// Opens the plugin directory.
+/// Opens the plugin directory; `compiler` is a `hostler` binary.
 ///
 /// # Errors
 /// A directory that does not exist, a state directory that cannot be written.
-pub async fn catalog(directory: &Path, state: &Path, required: &RequiredPlugins) -> anyhow::Result<Arc<Catalog>> {
+pub async fn catalog(
+    directory: &Path,
+    state: &Path,
+    required: &RequiredPlugins,
+    compiler: PathBuf,
+) -> anyhow::Result<Arc<Catalog>> {
     let required = Required { resolver: required.resolver.clone(), policies: required.policies.clone() };
-    let options = hostler_wasm::Options::new(directory, state, required, CompileWith::Child(compiler()?));
+    let compiler = CompileCommand { program: compiler, args: vec![COMPILE.into()] };
+    let mut options = hostler_wasm::Options::new(directory, state, CompileWith::Child(compiler));
+    options.required = required;
     Ok(Catalog::open(options).await?)
 }
 

@@ -34,8 +34,8 @@ impl Timeline {
     /// Prints changes until every tenant and claim is as wished; within the limit, if there is one.
     pub(super) async fn follow(
         &self,
-        tenants: &dyn Fn(&str) -> Option<Client>,
-        clusters: &dyn Fn() -> Vec<String>,
+        tenants: &(dyn Fn(&str) -> Client + Sync),
+        clusters: &(dyn Fn() -> Vec<String> + Sync),
         limit: Option<Duration>,
     ) -> anyhow::Result<ExitCode> {
         say("\nTime after apply | What happened\n---------------- | -------------");
@@ -72,8 +72,8 @@ impl Timeline {
 
     async fn look(
         &self,
-        tenants: &dyn Fn(&str) -> Option<Client>,
-        clusters: &dyn Fn() -> Vec<String>,
+        tenants: &(dyn Fn(&str) -> Client + Sync),
+        clusters: &(dyn Fn() -> Vec<String> + Sync),
     ) -> anyhow::Result<(Picture, Vec<String>)> {
         let mut picture = Picture::new();
         let mut waits = Vec::new();
@@ -130,7 +130,7 @@ impl Timeline {
                 picture.insert(format!("host {name}"), format!("host {name} available"));
             }
         }
-        for client in clusters().iter().filter_map(|cluster| tenants(cluster)) {
+        for client in clusters().iter().map(|cluster| tenants(cluster)) {
             // A cluster that is being removed answers nothing.
             let Ok(nodes) = Api::<Node>::all(client).list(&all).await else { continue };
             for node in nodes {

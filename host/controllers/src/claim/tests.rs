@@ -1,1 +1,294 @@
-//! Loop tests of the claim slice.
+//! Claims on the real API server in memory, with toy machines: what is true in the end.
+
+mod toy;
+mod world;
+
+use hostler_core::loan;
+use hostler_core::seams::{Loan, Outcome, Plan, Progress};
+use k8s_openapi::api::core::v1::{Node, Secret};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use toy::{MACHINES, Mood, reference};
+use world::{PROJECT, World, essence, object, until};
+
+const ENDLESS: usize = usize::MAX;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_becomes_a_node_and_its_machine_comes_back_as_it_was() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false, "bmc": {"address": "x"}})).await;
+    let before = world.machine("m1").await;
+    let host = world.start(Mood::Honest, ENDLESS).await;
+    world.claim("one-aaaaa", &machine).await;
+    let claim = world.phase("one-aaaaa", "Available").await;
+    let status = claim.status.clone().unwrap();
+    for kind in ["Provisioned", "Joined", "NotDrifted"] {
+        assert!(hostler_api::conditions::is_true(&status.conditions, kind), "{kind}: {:?}", status.conditions);
+    }
+    assert_eq!(status.provider_id.as_deref(), Some("toy://m1"));
+    assert_eq!(status.order.unwrap().digest, "sha256:toy");
+    let taken = world.machine("m1").await;
+    assert_eq!(loan::holder(&taken).unwrap().claim.uid, claim.uid().unwrap());
+    let boot: Api<Secret> = world.namespaced(MACHINES);
+    let boot = boot.get(&format!("hostler-{}", claim.uid().unwrap())).await.unwrap();
+    let user_data = String::from_utf8(boot.data.unwrap()["userData"].0.clone()).unwrap();
+    assert!(user_data.contains("--node-labels=workload=gpu"), "{user_data}");
+    let nodes: Api<Node> = Api::all(world.tenant.clone());
+    until("the node has its provider id and the token is gone", || async {
+        let node = nodes.get("m1").await.unwrap();
+        let tokens: Api<Secret> = Api::namespaced(world.tenant.clone(), "kube-system");
+        let left = tokens.list(&ListParams::default().labels(hostler_api::names::TOKEN)).await.unwrap().items;
+        (node.spec?.provider_id.as_deref() == Some("toy://m1") && left.is_empty()).then_some(())
+    })
+    .await;
+
+    world.delete_claim("one-aaaaa").await;
+    world.gone("one-aaaaa").await;
+    assert_eq!(essence(&world.machine("m1").await), essence(&before));
+    world.is_clean().await;
+    host.kill().await;
+}
+
+/// The host stops after each of its writes in turn, and is started again: the end is the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_dies_after_any_write_ends_in_the_same_place() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": true, "bmc": {"address": "x"}})).await;
+    let before = world.machine("m1").await;
+    let mut deaths = 0;
+    for writes in 1.. {
+        let name = format!("one-{writes}");
+        let host = world.start(Mood::Honest, writes).await;
+        world.claim(&name, &machine).await;
+        let dead = host.dead.clone();
+        let deleted = tokio::select! {
+            () = dead.cancelled() => false,
+            _ = world.phase(&name, "Available") => {
+                world.delete_claim(&name).await;
+                tokio::select! {
+                    () = dead.cancelled() => {}
+                    () = world.gone(&name) => {}
+                }
+                true
+            }
+        };
+        let died = dead.is_cancelled();
+        host.kill().await;
+        deaths += usize::from(died);
+        let again = world.start(Mood::Honest, ENDLESS).await;
+        if !deleted {
+            world.phase(&name, "Available").await;
+            world.delete_claim(&name).await;
+        }
+        world.gone(&name).await;
+        assert_eq!(essence(&world.machine("m1").await), essence(&before), "after {writes} writes");
+        world.is_clean().await;
+        again.kill().await;
+        if !died {
+            break;
+        }
+    }
+    assert!(deaths > 15, "a life takes more writes than {deaths}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_never_had_a_place_goes_at_once() {
+    let world = World::open().await;
+    let host = world.start(Mood::Honest, ENDLESS).await;
+    let claims: Api<hostler_api::NodeClaim> = world.namespaced(PROJECT);
+    let claim = object(json!({
+        "metadata": {"name": "one-bbbbb", "finalizers": ["hostler.dev/release"]}, "spec": {"providerRef": "nowhere", "vClusterRef": "one"},
+    }));
+    claims.create(&PostParams::default(), &claim).await.unwrap();
+    world.delete_claim("one-bbbbb").await;
+    world.gone("one-bbbbb").await;
+    host.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_claims_on_one_machine_end_with_one() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    for name in ["one-first", "one-other"] {
+        world.claim(name, &machine).await;
+    }
+    let host = world.start(Mood::Honest, ENDLESS).await;
+    let (winner, loser) = until("one is available and the other looks again", || async {
+        let first = world.find_claim("one-first").await?.status?;
+        let other = world.find_claim("one-other").await?.status?;
+        match (first.machine.is_some(), other.machine.is_some()) {
+            (true, false) if first.phase.as_deref() == Some("Available") => Some(("one-first", "one-other")),
+            (false, true) if other.phase.as_deref() == Some("Available") => Some(("one-other", "one-first")),
+            _ => None,
+        }
+    })
+    .await;
+    let held = loan::holder(&world.machine("m1").await).unwrap();
+    assert_eq!(held.claim.name, winner);
+    let loser = world.find_claim(loser).await.unwrap().status.unwrap();
+    assert!(loser.order.is_none() && loser.node_name.is_none());
+    host.kill().await;
+}
+
+fn lent(patch: Value) -> Plan {
+    Plan {
+        owned: Vec::new(),
+        loans: vec![Loan { target: reference("m1"), patch }],
+        wants: Vec::new(),
+        memo: String::new(),
+        outcome: Outcome::Working(Progress { step: "Plotting".to_owned(), message: String::new(), recheck: None }),
+    }
+}
+
+fn owning(object: Value) -> Plan {
+    Plan { owned: vec![object], ..lent(json!({"spec": {"online": true}})) }
+}
+
+#[rstest]
+#[case::another_machine(Plan { loans: vec![Loan { target: reference("m2"), patch: json!({"spec": {"online": true}}) }], ..lent(json!({})) })]
+#[case::the_bmc(lent(json!({"spec": {"bmc": {"address": "evil"}}})))]
+#[case::another_claims_secret(lent(json!({"spec": {"userData": {"name": "boot-of-another", "namespace": MACHINES}}})))]
+#[case::a_role_binding(owning(json!({
+    "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "b"},
+})))]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hostile_answer_writes_nothing(#[case] plan: Plan) {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    world.register("m2", json!({"online": false})).await;
+    let before = [world.machine("m1").await, world.machine("m2").await];
+    let host = world.start(Mood::Answers(Box::new(plan)), ENDLESS).await;
+    world.claim("one-aaaaa", &machine).await;
+    let claim = world.reason("one-aaaaa", "Provisioned", "DriverOutOfScope").await;
+    assert_ne!(claim.status.unwrap().phase.as_deref(), Some("Available"));
+    assert_eq!([world.machine("m1").await, world.machine("m2").await], before);
+    world.delete_claim("one-aaaaa").await;
+    world.gone("one-aaaaa").await;
+    world.is_clean().await;
+    host.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_existing_object_is_never_adopted() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = world.namespaced(MACHINES);
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs", "namespace": MACHINES}, "data": {"a": "b"}});
+    maps.create(&PostParams::default(), &object(map.clone())).await.unwrap();
+    let mut wanted = map;
+    wanted["data"]["a"] = json!("mine");
+    let host = world.start(Mood::Answers(Box::new(owning(wanted))), ENDLESS).await;
+    world.claim("one-aaaaa", &machine).await;
+    world.reason("one-aaaaa", "Provisioned", "NotOurs").await;
+    assert!(loan::holder(&world.machine("m1").await).is_none(), "the rest of the answer was carried out");
+    world.delete_claim("one-aaaaa").await;
+    world.gone("one-aaaaa").await;
+    assert_eq!(maps.get("theirs").await.unwrap().data.unwrap()["a"], "b");
+    host.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_gives_up_early_changes_nothing() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    let before = world.machine("m1").await;
+    let host = world.start(Mood::GivesUp, ENDLESS).await;
+    world.claim("one-aaaaa", &machine).await;
+    world.phase("one-aaaaa", "Available").await;
+    world.delete_claim("one-aaaaa").await;
+    world.reason("one-aaaaa", "Destroyed", "DriverGaveUpEarly").await;
+    let held = world.machine("m1").await;
+    assert!(loan::holder(&held).is_some() && !held["spec"]["image"].is_null());
+    host.kill().await;
+    // An honest version goes on where it stopped.
+    let host = world.start(Mood::Honest, ENDLESS).await;
+    world.gone("one-aaaaa").await;
+    assert_eq!(essence(&world.machine("m1").await), essence(&before));
+    host.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_registered_anew_is_another_one() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    let host = world.start(Mood::Honest, ENDLESS).await;
+    world.claim("one-aaaaa", &machine).await;
+    world.phase("one-aaaaa", "Available").await;
+    drop(world.machines().delete("m1", &DeleteParams::default()).await.unwrap());
+    until("the machine is gone", || async { world.machines().get_opt("m1").await.unwrap().is_none().then_some(()) }).await;
+    world.register("m1", json!({"online": false})).await;
+    let newcomer = world.machine("m1").await;
+    let claim = world.reason("one-aaaaa", "Provisioned", "MachineLost").await;
+    assert_eq!(claim.status.unwrap().phase.as_deref(), Some("Failed"));
+    world.delete_claim("one-aaaaa").await;
+    world.gone("one-aaaaa").await;
+    assert_eq!(world.machine("m1").await, newcomer);
+    world.is_clean().await;
+    host.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_that_is_gone_holds_no_machine() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    let before = world.machine("m1").await;
+    let host = world.start(Mood::Honest, ENDLESS).await;
+    world.claim("one-aaaaa", &machine).await;
+    world.phase("one-aaaaa", "Available").await;
+    let never = json!({"spec": {"terminationGracePeriod": "Never"}});
+    let claims: Api<hostler_api::NodeClaim> = world.namespaced(PROJECT);
+    claims.patch("one-aaaaa", &PatchParams::default(), &Patch::Merge(&never)).await.unwrap();
+    let tenants: Api<hostler_api::VirtualClusterInstance> = world.namespaced(PROJECT);
+    drop(tenants.delete("one", &DeleteParams::default()).await.unwrap());
+    world.server.delete_cluster("tenant").await.unwrap();
+    world.delete_claim("one-aaaaa").await;
+    world.gone("one-aaaaa").await;
+    assert_eq!(essence(&world.machine("m1").await), essence(&before));
+    host.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operators_label_stays_and_a_nodes_finalizer_is_waited_for_no_longer_than_a_cap() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    let before = world.machine("m1").await;
+    let host = world.start(Mood::Honest, ENDLESS).await;
+    world.claim("one-aaaaa", &machine).await;
+    world.phase("one-aaaaa", "Available").await;
+    let label = json!({"metadata": {"labels": {"rack": "7"}}});
+    world.machines().patch("m1", &PatchParams::default(), &Patch::Merge(&label)).await.unwrap();
+    let nodes: Api<Node> = Api::all(world.tenant.clone());
+    let held = json!({"metadata": {"finalizers": ["evil.example.com/hold"]}});
+    nodes.patch("m1", &PatchParams::default(), &Patch::Merge(&held)).await.unwrap();
+    world.delete_claim("one-aaaaa").await;
+    world.gone("one-aaaaa").await;
+    let mut want = essence(&before);
+    want["metadata"]["labels"] = json!({"rack": "7"});
+    assert_eq!(essence(&world.machine("m1").await), want);
+    assert!(nodes.get("m1").await.unwrap().metadata.deletion_timestamp.is_some());
+    host.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_edit_reaches_no_live_machine_and_shows_as_drift() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    let host = world.start(Mood::Honest, ENDLESS).await;
+    world.claim("one-aaaaa", &machine).await;
+    world.phase("one-aaaaa", "Available").await;
+    let taken = world.machine("m1").await;
+    let claims: Api<hostler_api::NodeClaim> = world.namespaced(PROJECT);
+    let edit = json!({"spec": {"nodeLabels": {"workload": "cpu"}}});
+    claims.patch("one-aaaaa", &PatchParams::default(), &Patch::Merge(&edit)).await.unwrap();
+    let claim = world.reason("one-aaaaa", "NotDrifted", "Drifted").await;
+    let status = claim.status.unwrap();
+    let drifted = hostler_api::conditions::find(&status.conditions, "NotDrifted").unwrap().message.clone().unwrap();
+    assert!(drifted.contains("spec.nodeLabels"), "{drifted}");
+    assert_eq!(world.machine("m1").await, taken);
+    assert_eq!(status.phase.as_deref(), Some("Available"));
+    assert!(host.ctx.retries.count(super::NAME, &claim.metadata.uid.unwrap()) == 0);
+    host.kill().await;
+}

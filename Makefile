@@ -36,7 +36,8 @@ binary: tools
 
 ## bench: figures for docs/performance.md
 bench: plugins
-	$(CARGO) run --release -p hostler-tests --bin bench
+	$(CARGO) build --release -p hostler-cli
+	$(CARGO) bench -p hostler-tests --bench figures
 
 fmt:
 	$(CARGO) fmt --all --check

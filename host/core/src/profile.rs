@@ -316,8 +316,9 @@ fn remembered(view: &View<'_>, work: &Work<'_>) -> EnrollmentStatus {
     memory.clashes.clone_from(&work.clashes);
     match view.assignment {
         Assignment::Profile(assigned) => memory.profile = Some(assigned.choice.clone()),
-        Assignment::Nothing | Assignment::Revoked(_) => memory.profile = None,
-        Assignment::Unknown => {}
+        Assignment::Nothing => memory.profile = None,
+        // Which one was revoked stays on record: else the next turn would find nothing named, and take the taints too.
+        Assignment::Revoked(_) | Assignment::Unknown => {}
     }
     memory
 }

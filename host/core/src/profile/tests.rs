@@ -382,6 +382,7 @@ fn revocation_takes_what_attracts_and_leaves_what_repels() {
     assert_eq!(world.turn(&revoked, Cut::Never), Turn::default());
     let in_sync = conditions::find(&world.memory.conditions, IN_SYNC).unwrap();
     assert_eq!((in_sync.status.as_str(), in_sync.reason.as_deref()), ("False", Some("ProfileNotAllowed")));
+    assert_eq!(world.memory.profile.as_ref().unwrap().name.as_deref(), Some("gpu-training"), "the next turn must know which");
     // Another profile takes the taint over, or away.
     world.generation = 2;
     world.settle(&NodeProfileSpec::default());

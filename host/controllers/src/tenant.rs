@@ -21,6 +21,7 @@ use futures::{StreamExt, stream};
 use hostler_api as api;
 use hostler_api::names;
 use hostler_core::seams::Reason;
+use k8s_openapi::api::core::v1::Secret;
 use kube::runtime::Controller;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -34,6 +35,7 @@ use crate::control_plane::{State, TenantApi};
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::retries::steadily;
+use crate::watched::Watched;
 use crate::{judge, patch};
 use report::{Progress, Stage};
 
@@ -64,7 +66,16 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             in_namespace(&ctx, &namespace).iter().map(|name| ObjectRef::new(name).within(&namespace)).collect::<Vec<_>>()
         }
     });
-    let by_name = stream::select_all([claims.boxed(), projects.boxed()]).flat_map(stream::iter);
+    let secrets = secret::watch(&ctx, &stop);
+    secrets.ready().await;
+    let by_secret = secrets.subscribe().filter_map({
+        let ctx = ctx.clone();
+        move |changed| {
+            let namespace = changed.namespace.unwrap_or_default();
+            std::future::ready(place::tenant_in(&ctx, &namespace).map(|tenant| vec![ObjectRef::from_obj(tenant.as_ref())]))
+        }
+    });
+    let by_name = stream::select_all([claims.boxed(), projects.boxed(), by_secret.boxed()]).flat_map(stream::iter);
     // Free places, and machines that came free, may be anybody's.
     let anything = stream::select_all([
         stores.providers.subscribe().map(drop).boxed(),
@@ -78,7 +89,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .reconcile_all_on(anything)
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(
-            reconcile,
+            move |tenant, ctx| reconcile(tenant, ctx, secrets.clone()),
             |tenant: Arc<api::VirtualClusterInstance>, error: &Error, ctx| {
                 tracing::debug!(tenant = tenant.name_any(), error = %error, "tenant turn failed");
                 ctx.retries.after(NAME, &tenant.uid().unwrap_or_default(), error.class())
@@ -89,12 +100,17 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .await;
 }
 
+/// Names of the tenants in a project's namespace.
 fn in_namespace(ctx: &Ctx, namespace: &str) -> Vec<String> {
     let tenants = ctx.stores.tenants.state();
     tenants.iter().filter(|one| one.namespace().as_deref() == Some(namespace)).map(|one| one.name_any()).collect()
 }
 
-async fn reconcile(tenant: Arc<api::VirtualClusterInstance>, ctx: Arc<Ctx>) -> Result<Action> {
+async fn reconcile(
+    tenant: Arc<api::VirtualClusterInstance>,
+    ctx: Arc<Ctx>,
+    secrets: Watched<Secret>,
+) -> Result<Action> {
     let namespace = tenant.namespace().unwrap_or_default();
     let tenants: Api<api::VirtualClusterInstance> = Api::namespaced(ctx.client.clone(), &namespace);
     if tenant.meta().deletion_timestamp.is_some() {
@@ -109,7 +125,7 @@ async fn reconcile(tenant: Arc<api::VirtualClusterInstance>, ctx: Arc<Ctx>) -> R
         return Ok(Action::await_change());
     }
     let mut progress = Progress::default();
-    let driven = drive(&ctx, &tenants, &tenant, &mut progress).await;
+    let driven = drive(&ctx, &tenants, &tenant, &secrets, &mut progress).await;
     // Also when the turn failed: what was reached is told.
     let reported = report::write(&ctx, &tenants, &tenant, &progress).await;
     let action = driven?;
@@ -122,6 +138,7 @@ async fn drive(
     ctx: &Arc<Ctx>,
     tenants: &Api<api::VirtualClusterInstance>,
     tenant: &api::VirtualClusterInstance,
+    secrets: &Watched<Secret>,
     progress: &mut Progress,
 ) -> Result<Action> {
     let namespace = tenant.namespace().unwrap_or_default();
@@ -172,9 +189,12 @@ async fn drive(
     progress.stage = Stage::Online;
     progress.join_address = Some(online.join_server.clone());
     put_online(ctx, &wanted.uid, &online);
-    secret::ensure(ctx, tenant, &wanted, &online.kubeconfig).await?;
-    annotate(tenants, tenant, project.spec.default_node_profile.as_deref()).await?;
+    secret::ensure(ctx, secrets, &wanted, &online.kubeconfig).await?;
     progress.stage = Stage::Ready;
+    if annotate(tenants, tenant, project.spec.default_node_profile.as_deref()).await? {
+        // Its own event brings the next turn, with the newer object.
+        return Ok(Action::await_change());
+    }
     let pools = match values {
         Ok(values) => &values.private_nodes.pools,
         Err(reason) => {
@@ -196,18 +216,18 @@ fn put_online(ctx: &Ctx, uid: &str, online: &TenantApi) {
     }
 }
 
-/// Shows the project's default profile on the tenant.
+/// Shows the project's default profile on the tenant. True when the tenant was written.
 async fn annotate(
     tenants: &Api<api::VirtualClusterInstance>,
     tenant: &api::VirtualClusterInstance,
     default: Option<&str>,
-) -> Result<()> {
+) -> Result<bool> {
     let default = default.filter(|name| !name.is_empty());
     if tenant.annotations().get(names::PROJECT_DEFAULT_PROFILE).map(String::as_str) == default {
-        return Ok(());
+        return Ok(false);
     }
     let change = json!({ "metadata": { "annotations": { names::PROJECT_DEFAULT_PROFILE: default } } });
     let version = tenant.resource_version().unwrap_or_default();
     patch::update(tenants, &tenant.name_any(), &version, change).await?;
-    Err(Error::Busy(format!("tenant {} was changed; the next turn goes on", tenant.name_any())))
+    Ok(true)
 }

@@ -79,6 +79,13 @@ pub(super) fn marked(ctx: &Ctx, uid: &str) -> Option<std::sync::Arc<Namespace>> 
     ctx.stores.namespaces.state().into_iter().find(|namespace| namespace.labels().get(names::TENANT_UID).is_some_and(|known| known == uid))
 }
 
+/// The tenant that lives in a namespace.
+pub(super) fn tenant_in(ctx: &Ctx, namespace: &str) -> Option<std::sync::Arc<api::VirtualClusterInstance>> {
+    let namespace = ctx.stores.namespaces.get(None, namespace)?;
+    let uid = namespace.labels().get(names::TENANT_UID)?;
+    ctx.stores.tenants.state().into_iter().find(|tenant| tenant.meta().uid.as_ref() == Some(uid))
+}
+
 /// Whether the place was taken before.
 pub(super) fn is_held(ctx: &Ctx, place: &TenantPlace) -> bool {
     marked(ctx, &place.uid).is_some_and(|namespace| namespace.name_any() == place.host_namespace)
@@ -126,13 +133,16 @@ fn earlier_has(ctx: &Ctx, tenant: &api::VirtualClusterInstance, endpoint: &str) 
     let joined = |one: &api::VirtualClusterInstance| {
         one.status.as_ref().and_then(|status| endpoint_of(status.join_address.as_deref()?)).as_deref() == Some(endpoint)
     };
+    if joined(tenant) {
+        return false;
+    }
     ctx.stores.tenants.state().iter().any(|other| {
         if other.uid() == tenant.uid() {
             return false;
         }
         let wants = ctx.values.of(other).as_ref().as_ref().is_ok_and(|values| values.endpoint.as_deref() == Some(endpoint));
         // Who joined machines there has it, whoever is older.
-        joined(other) || (wants && !joined(tenant) && age(other) < age(tenant))
+        joined(other) || (wants && age(other) < age(tenant))
     })
 }
 

@@ -211,6 +211,85 @@ async fn a_deleted_profile_takes_its_labels_and_leaves_its_taints() {
 }
 
 #[tokio::test]
+async fn a_profile_that_is_no_longer_allowed_is_taken_off_and_comes_back_when_it_is() {
+    let site = Site::open().await;
+    site.profile(gpu_training()).await;
+    site.enroll("n1", None).await;
+    site.register(json!({"metadata": {"name": "n1"}})).await;
+    site.ready("n1").await;
+    let nodes = site.nodes();
+    let has = |node: &Node| label(node, "workload.vcluster.com/class").is_some();
+    see(&nodes, "n1", |node: &Node| has(node) && taints(node) == ["nvidia.com/gpu:NoSchedule"]).await;
+    let allowed = |list: Value| json!({"apiVersion": GROUP, "kind": "Project", "metadata": {"name": "default"}, "spec": {"allowedNodeProfiles": list}});
+    site.house.apply(allowed(json!([]))).await;
+    let node = see(&nodes, "n1", |node: &Node| !has(node)).await;
+    assert_eq!(taints(&node), ["nvidia.com/gpu:NoSchedule"]);
+    // While no policy can be asked nothing changes, in either direction.
+    site.house.plugins.load_policy(false);
+    site.house.apply(allowed(json!([{"name": "gpu-training"}]))).await;
+    site.house.plugins.load_policy(true);
+    see(&nodes, "n1", has).await;
+}
+
+#[tokio::test]
+async fn taints_of_another_controller_survive_edits_of_the_profile() {
+    let site = Site::open().await;
+    site.profile(gpu_training()).await;
+    site.enroll("n1", None).await;
+    site.register(json!({"metadata": {"name": "n1"}})).await;
+    site.ready("n1").await;
+    let nodes = site.nodes();
+    see(&nodes, "n1", |node: &Node| !taints(node).is_empty()).await;
+    for round in 0..10 {
+        let mut edited = gpu_training();
+        edited["taints"][0]["value"] = json!(format!("v{round}"));
+        site.profile(edited).await;
+        // As a careful controller does it: read, add, replace, and again on a conflict.
+        until("the other controller's taint is written", async || {
+            let mut node = nodes.get("n1").await.unwrap();
+            let taint = serde_json::from_value(json!({"key": format!("other-{round}"), "effect": "NoSchedule"})).unwrap();
+            node.spec.get_or_insert_default().taints.get_or_insert_default().push(taint);
+            nodes.replace("n1", &PostParams::default(), &node).await.ok().map(drop)
+        })
+        .await;
+    }
+    let node = see(&nodes, "n1", |node: &Node| {
+        let all = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+        all.iter().any(|taint| taint.key == "nvidia.com/gpu" && taint.value.as_deref() == Some("v9"))
+    })
+    .await;
+    assert_eq!(taints(&node).iter().filter(|id| id.starts_with("other-")).count(), 10, "{:?}", taints(&node));
+}
+
+#[tokio::test]
+async fn a_label_that_is_changed_again_and_again_is_contested() {
+    let site = Site::open().await;
+    site.profile(gpu_training()).await;
+    site.enroll("n1", None).await;
+    site.register(json!({"metadata": {"name": "n1"}})).await;
+    let nodes = site.nodes();
+    let records = site.records();
+    let settled = |record: &api::Enrollment| {
+        let applied = record.status.as_ref().and_then(|status| status.applied.as_ref());
+        applied.is_some_and(|applied| applied.profile.is_some())
+    };
+    for _ in 0..7 {
+        see(&nodes, "n1", |node: &Node| label(node, "workload.vcluster.com/class") == Some("gpu")).await;
+        see(&records, "one.n1", settled).await;
+        site.change("n1", json!({"metadata": {"labels": {"workload.vcluster.com/class": "mine"}}})).await;
+    }
+    // The seventh is put right; the eighth is left.
+    see(&nodes, "n1", |node: &Node| label(node, "workload.vcluster.com/class") == Some("gpu")).await;
+    site.change("n1", json!({"metadata": {"labels": {"workload.vcluster.com/class": "mine"}}})).await;
+    see(&records, "one.n1", |record: &api::Enrollment| {
+        record.status.as_ref().is_some_and(|status| condition(&status.conditions, "Contested").0 == "True")
+    })
+    .await;
+    let clashes = |profile: &api::NodeProfile| profile.status.as_ref().is_some_and(|status| status.clashes == Some(1));
+    site.house.see(None, "gpu-training", clashes).await;
+}
+
+#[tokio::test]
 async fn a_node_that_did_not_join_by_the_host_is_left_alone() {
     let site = Site::open().await;
     site.profile(gpu_training()).await;

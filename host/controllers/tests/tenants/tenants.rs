@@ -190,6 +190,22 @@ async fn the_projects_default_is_shown_on_the_tenant() {
 }
 
 #[tokio::test]
+async fn the_kubeconfig_comes_back_when_somebody_takes_it_away_or_changes_it() {
+    let house = House::open().await;
+    house.tenant("one", "").await;
+    let place = Some("loft-default-v-one");
+    let right = |secret: &Secret| secret.data.as_ref().is_some_and(|data| data["config"].0 == b"kubeconfig of one");
+    let first: Secret = house.see(place, "vc-one", right).await;
+    house.delete::<Secret>(place, "vc-one").await;
+    house.see(place, "vc-one", |secret| right(secret) && secret.uid() != first.uid()).await;
+    house
+        .apply(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "vc-one", "namespace": "loft-default-v-one"},
+            "stringData": {"config": "another"}}))
+        .await;
+    house.see(place, "vc-one", right).await;
+}
+
+#[tokio::test]
 async fn components_are_shown_as_they_stand() {
     let house = House::open().await;
     let state = PluginState {

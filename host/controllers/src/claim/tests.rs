@@ -3,14 +3,17 @@
 mod toy;
 mod world;
 
+use std::time::Duration;
+
 use hostler_core::loan;
 use hostler_core::seams::{Loan, Outcome, Plan, Progress};
-use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use crate::ctx::Settings;
 use toy::{MACHINES, Mood, reference};
 use world::{PROJECT, World, essence, object, until};
 
@@ -49,6 +52,83 @@ async fn a_claim_becomes_a_node_and_its_machine_comes_back_as_it_was() {
     world.gone("one-aaaaa").await;
     assert_eq!(essence(&world.machine("m1").await), essence(&before));
     world.is_clean().await;
+    host.kill().await;
+}
+
+/// The host hears of every change late, so it acts on old news all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_hears_late_gives_every_machine_back() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    let before = world.machine("m1").await;
+    let lag = Duration::from_millis(400);
+    let host = world.start_with(Mood::Honest, ENDLESS, lag, Settings::default()).await;
+    // Deleted as soon as the machine is taken, while the host does not know yet that it has it.
+    world.claim("one-early", &machine).await;
+    until("the machine is taken", || async { loan::holder(&world.machine("m1").await) }).await;
+    let note = json!({"metadata": {"annotations": {"toys.example.com/address": "10.0.0.9/24"}}});
+    world.machines().patch("m1", &PatchParams::default(), &Patch::Merge(&note)).await.unwrap();
+    world.delete_claim("one-early").await;
+    world.gone("one-early").await;
+    let mut want = essence(&before);
+    want["metadata"]["annotations"]["toys.example.com/address"] = json!("10.0.0.9/24");
+    assert_eq!(essence(&world.machine("m1").await), want);
+    world.is_clean().await;
+    // And once through the whole life.
+    world.claim("one-whole", &machine).await;
+    world.phase("one-whole", "Available").await;
+    world.delete_claim("one-whole").await;
+    world.gone("one-whole").await;
+    assert_eq!(essence(&world.machine("m1").await), want);
+    world.is_clean().await;
+    host.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_are_asked_to_leave_and_waited_for() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    let host = world.start_with(Mood::Honest, ENDLESS, Duration::ZERO, Settings::default()).await;
+    world.claim("one-aaaaa", &machine).await;
+    world.phase("one-aaaaa", "Available").await;
+    let claims: Api<hostler_api::NodeClaim> = world.namespaced(PROJECT);
+    let patient = json!({"spec": {"terminationGracePeriod": "1h"}});
+    claims.patch("one-aaaaa", &PatchParams::default(), &Patch::Merge(&patient)).await.unwrap();
+    let pods: Api<Pod> = Api::namespaced(world.tenant.clone(), "default");
+    let pod = json!({"metadata": {"name": "work"}, "spec": {"nodeName": "m1", "containers": [{"name": "c", "image": "i"}]}});
+    pods.create(&PostParams::default(), &object(pod)).await.unwrap();
+    world.delete_claim("one-aaaaa").await;
+    until("the pod is told to go", || async { pods.get("work").await.unwrap().metadata.deletion_timestamp }).await;
+    let nodes: Api<Node> = Api::all(world.tenant.clone());
+    assert_eq!(nodes.get("m1").await.unwrap().spec.unwrap().unschedulable, Some(true));
+    assert!(loan::holder(&world.machine("m1").await).is_some());
+    drop(pods.delete("work", &DeleteParams::default().grace_period(0)).await.unwrap());
+    world.gone("one-aaaaa").await;
+    world.is_clean().await;
+    host.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_lives_as_long_as_its_machine_is_on_the_way() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    let slow = Mood::Answers(Box::new(lent(json!({"spec": {"online": true}}))));
+    let host = world.start(slow.clone(), ENDLESS).await;
+    world.claim("one-aaaaa", &machine).await;
+    world.reason("one-aaaaa", "Provisioned", "Plotting").await;
+    host.kill().await;
+    let tokens: Api<Secret> = Api::namespaced(world.tenant.clone(), "kube-system");
+    let ours = ListParams::default().labels(hostler_api::names::TOKEN);
+    let end = || async {
+        let found = tokens.list(&ours).await.unwrap().items;
+        assert_eq!(found.len(), 1, "one token for one claim");
+        let data = found[0].data.clone().unwrap();
+        String::from_utf8(data["expiration"].0.clone()).unwrap().parse::<jiff::Timestamp>().unwrap()
+    };
+    let first = end().await;
+    let longer = Settings { token_lifetime: Duration::from_secs(36_000), ..Settings::default() };
+    let host = world.start_with(slow, ENDLESS, Duration::ZERO, longer).await;
+    until("the token lives longer", || async { (end().await > first).then_some(()) }).await;
     host.kill().await;
 }
 

@@ -6,14 +6,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use futures::StreamExt;
 use hostler_apiserver::Local;
 use hostler_core::grant::{Grant, KindGrant};
 use hostler_core::seams::{
     Access, Availability, Capacity, Description, Driver, Failure, KindUse, Loan, Machine, MachineIdentity, NodeTypeOffer, Object,
     ObjectRef, Order, Outcome, Plan, Plugins, PluginState, Policy, Preparation, Progress, Reason, Resolver, Role,
 };
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tower::Service;
@@ -192,28 +197,31 @@ impl Plugins for Shelf {
 }
 
 /// A way to the API that ends after so many writes: the last one lands and its answer is lost, as with a host that is killed.
+/// Everything that a watch tells comes late.
 #[derive(Clone)]
 pub(super) struct Mortal {
     inner: Local,
     left: Arc<AtomicUsize>,
     dead: CancellationToken,
+    lag: Duration,
 }
 
 impl Mortal {
-    pub(super) fn new(inner: Local, left: Arc<AtomicUsize>, dead: CancellationToken) -> Self {
-        Self { inner, left, dead }
+    pub(super) fn new(inner: Local, left: Arc<AtomicUsize>, dead: CancellationToken, lag: Duration) -> Self {
+        Self { inner, left, dead, lag }
     }
 }
 
 type Request = http::Request<kube::client::Body>;
-type Answer = Result<<Local as Service<Request>>::Response, Box<dyn std::error::Error + Send + Sync>>;
+type Failed = Box<dyn std::error::Error + Send + Sync>;
+type Stream = UnsyncBoxBody<Bytes, Failed>;
 
 impl Service<Request> for Mortal {
-    type Response = <Local as Service<Request>>::Response;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-    type Future = Pin<Box<dyn Future<Output = Answer> + Send>>;
+    type Response = http::Response<Stream>;
+    type Error = Failed;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Failed>> + Send>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failed>> {
         Poll::Ready(Ok(()))
     }
 
@@ -223,20 +231,28 @@ impl Service<Request> for Mortal {
             if this.dead.is_cancelled() {
                 return Err("the host is dead".into());
             }
-            if request.method() == http::Method::GET {
-                return Ok(this.inner.call(request).await.expect("a local service does not fail"));
-            }
-            let before = this.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
-            let Ok(before) = before else {
+            let is_read = request.method() == http::Method::GET;
+            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch="));
+            let left = |left: usize| left.checked_sub(1);
+            if !is_read && this.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_err() {
                 this.dead.cancel();
                 return Err("the host is dead".into());
-            };
+            }
             let answer = this.inner.call(request).await.expect("a local service does not fail");
-            if before == 1 {
+            if !is_read && this.left.load(Ordering::SeqCst) == 0 {
                 this.dead.cancel();
                 return Err("the host died before it heard the answer".into());
             }
-            Ok(answer)
+            let lag = if is_watch { this.lag } else { Duration::ZERO };
+            let (parts, body) = answer.into_parts();
+            let late = body.into_data_stream().map(move |part| async move {
+                if !lag.is_zero() {
+                    tokio::time::sleep(lag).await;
+                }
+                part.map(http_body::Frame::data).map_err(Failed::from)
+            });
+            // Each part is late by the same time; they do not wait for each other.
+            Ok(http::Response::from_parts(parts, StreamBody::new(late.buffered(10_000)).boxed_unsync()))
         })
     }
 }

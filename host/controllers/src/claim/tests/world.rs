@@ -90,6 +90,7 @@ impl World {
         server.create_cluster("tenant").await.unwrap();
         let stop = CancellationToken::new();
         server.start(stop.clone());
+        let moving = stop.clone();
         let client = server.client("platform", Identity::administrator());
         let tenant = server.client("tenant", Identity::administrator());
         let mut world = Self { server, client, tenant, tenant_uid: String::new(), _stop: stop.drop_guard() };
@@ -117,12 +118,8 @@ impl World {
         let providers: Api<api::NodeProvider> = Api::all(world.client.clone());
         let provider = object(json!({"metadata": {"name": "toys"}, "spec": {"driver": {"name": "toy", "config": {"namespace": MACHINES}}}}));
         providers.create(&PostParams::default(), &provider).await.unwrap();
-        tokio::spawn(run_rack(world.client.clone(), world.tenant.clone(), world._stop_token()));
+        tokio::spawn(run_rack(world.client.clone(), world.tenant.clone(), moving));
         world
-    }
-
-    fn _stop_token(&self) -> CancellationToken {
-        CancellationToken::new()
     }
 
     pub(super) fn namespaced<K>(&self, namespace: &str) -> Api<K>
@@ -134,13 +131,18 @@ impl World {
 
     /// Starts a host that may write so often.
     pub(super) async fn start(&self, mood: Mood, writes: usize) -> Host {
+        let settings = Settings { unreachable_after: Duration::ZERO, node_deletion_cap: Duration::ZERO, ..Settings::default() };
+        self.start_with(mood, writes, Duration::ZERO, settings).await
+    }
+
+    /// Starts a host that may write so often, and hears of changes so late.
+    pub(super) async fn start_with(&self, mood: Mood, writes: usize, lag: Duration, settings: Settings) -> Host {
         let (stop, dead) = (CancellationToken::new(), CancellationToken::new());
         let left = Arc::new(AtomicUsize::new(writes));
         let way = |cluster: &str| {
             let local = self.server.service(cluster, Identity::administrator());
-            Client::new(Mortal::new(local, left.clone(), dead.clone()), "default")
+            Client::new(Mortal::new(local, left.clone(), dead.clone(), lag), "default")
         };
-        let settings = Settings { unreachable_after: Duration::ZERO, node_deletion_cap: Duration::ZERO, ..Settings::default() };
         let plugins = Arc::new(Shelf(Arc::new(Toy { mood })));
         let clock = Arc::new(SystemClock);
         let ctx = Ctx::start(way("platform"), plugins, Arc::new(NoControlPlane), clock, settings, &stop);

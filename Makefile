@@ -6,7 +6,7 @@ COMPONENTS := target/components
 GUESTS := $(wildcard plugins/driver-* plugins/resolver-* policies/resolver-* policies/policy-*)
 FIXTURES := $(wildcard tests/guests/*)
 
-.PHONY: all lab lab-once test plugins fixtures binary bench fmt clippy tools clean
+.PHONY: kubernetes all lab lab-once test plugins fixtures binary bench fmt clippy tools clean
 
 all: plugins
 
@@ -33,6 +33,10 @@ fixtures: binary
 
 binary: tools
 	$(CARGO) build -p hostler-cli
+
+## kubernetes: build the real control plane, which the tests compare ours with, into a cache of this user
+kubernetes:
+	tests/kubernetes/build
 
 ## bench: figures for docs/performance.md
 bench: plugins

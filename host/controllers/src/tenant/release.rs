@@ -92,9 +92,8 @@ async fn claims(ctx: &Ctx, tenant: &api::VirtualClusterInstance) -> Result<usize
     let listed = patch::within(format!("listing claims of tenant {name}"), claims.list(&ListParams::default())).await?;
     let mut left = 0;
     for claim in listed.items.iter().filter(|claim| is_of(claim, tenant)) {
-        if claim.meta().deletion_timestamp.is_some() {
-            left += 1;
-        } else if !patch::delete(&claims, &claim.name_any(), &claim.uid().unwrap_or_default()).await? {
+        let going = claim.meta().deletion_timestamp.is_some();
+        if going || !patch::delete(&claims, &claim.name_any(), &claim.uid().unwrap_or_default()).await? {
             left += 1;
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -57,34 +58,110 @@ pub(crate) struct House {
     pub(crate) server: Server,
     pub(crate) client: Client,
     pub(crate) plugins: Arc<Fakes>,
-    _stop: DropGuard,
+    _server: DropGuard,
+    stop: DropGuard,
+}
+
+/// The writes of one host, of which one is its last.
+pub(crate) struct Writes {
+    done: AtomicUsize,
+    limit: Option<usize>,
+    dead: CancellationToken,
+}
+
+impl Writes {
+    /// Returns when the last write was done.
+    pub(crate) async fn ended(&self) {
+        self.dead.cancelled().await;
+    }
+
+    /// Whether this write may be answered; the last one is carried out, and its answer is lost.
+    fn next(&self) -> bool {
+        let number = self.done.fetch_add(1, Ordering::SeqCst) + 1;
+        if self.limit == Some(number) {
+            self.dead.cancel();
+        }
+        self.limit.is_none_or(|limit| number < limit)
+    }
+}
+
+/// Runs all loops of one host until the token.
+fn run(server: &Server, plugins: &Arc<Fakes>, limit: Option<usize>) -> (CancellationToken, Arc<Writes>) {
+    let stop = CancellationToken::new();
+    let writes = Arc::new(Writes { done: AtomicUsize::new(0), limit, dead: CancellationToken::new() });
+    let inner = server.service("platform", Identity::host("hostler"));
+    let counted = writes.clone();
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let (mut inner, writes) = (inner.clone(), counted.clone());
+        async move {
+            // Events are a courtesy, and come when they like: they are no step of anything.
+            let step = request.method() != http::Method::GET && !request.uri().path().contains("/events");
+            let refused = step && writes.dead.is_cancelled();
+            let lost = step && !refused && !writes.next();
+            if refused {
+                std::future::pending::<()>().await;
+            }
+            let answer = tower::Service::call(&mut inner, request).await;
+            if lost {
+                std::future::pending::<()>().await;
+            }
+            answer
+        }
+    });
+    let ctx = Ctx::start(
+        Client::new(service, "default"),
+        plugins.clone(),
+        Arc::new(ControlPlanes(server.clone())),
+        Arc::new(SystemClock),
+        Settings::default(),
+        &stop,
+    );
+    tokio::spawn(hostler_controllers::run(ctx, stop.clone()));
+    (stop, writes)
 }
 
 impl House {
     /// A host that runs, with a project, a provider and an image.
     pub(crate) async fn open() -> Self {
+        let mut house = Self::empty().await;
+        house.stop = run(&house.server, &house.plugins, None).0.drop_guard();
+        house.furnish().await;
+        house.find::<k8s_openapi::api::core::v1::Namespace>(None, "p-default").await;
+        house
+    }
+
+    /// The API with its definitions, and nobody who acts on it.
+    pub(crate) async fn empty() -> Self {
         let server = Server::open(Options::new(Store::Memory)).unwrap();
         let stop = CancellationToken::new();
         server.start(stop.clone());
         let client = server.client("platform", Identity::administrator());
         define(&client).await;
-        let plugins = Arc::new(Fakes::default());
-        let control_planes = Arc::new(ControlPlanes(server.clone()));
-        let ctx = Ctx::start(
-            server.client("platform", Identity::host("hostler")),
-            plugins.clone(),
-            control_planes,
-            Arc::new(SystemClock),
-            Settings::default(),
-            &stop,
-        );
-        tokio::spawn(hostler_controllers::run(ctx, stop.clone()));
-        let house = Self { server, client, plugins, _stop: stop.drop_guard() };
-        house.apply(json!({"apiVersion": GROUP, "kind": "Project", "metadata": {"name": "default"}, "spec": {}})).await;
-        house.apply(json!({"apiVersion": GROUP, "kind": "NodeProvider", "metadata": {"name": "metal3"}, "spec": {"metal3": {}}})).await;
-        house.apply(json!({"apiVersion": GROUP, "kind": "OSImage", "metadata": {"name": "ubuntu"}, "spec": {}})).await;
-        house.find::<k8s_openapi::api::core::v1::Namespace>(None, "p-default").await;
-        house
+        Self {
+            server,
+            client,
+            plugins: Arc::default(),
+            _server: stop.drop_guard(),
+            stop: CancellationToken::new().drop_guard(),
+        }
+    }
+
+    /// What an operator puts there first.
+    pub(crate) async fn furnish(&self) {
+        self.apply(json!({"apiVersion": GROUP, "kind": "Project", "metadata": {"name": "default"}, "spec": {}})).await;
+        self.apply(json!({"apiVersion": GROUP, "kind": "NodeProvider", "metadata": {"name": "metal3"}, "spec": {"metal3": {}}})).await;
+        self.apply(json!({"apiVersion": GROUP, "kind": "OSImage", "metadata": {"name": "ubuntu"}, "spec": {}})).await;
+    }
+
+    /// The same with the host stopped.
+    pub(crate) fn dead(self) -> Self {
+        self.stop.disarm().cancel();
+        Self { stop: CancellationToken::new().drop_guard(), ..self }
+    }
+
+    /// Starts another host beside whoever runs, or ran; it dies with the token, and without an answer at its write number `limit`.
+    pub(crate) fn start(&self, limit: Option<usize>) -> (CancellationToken, Arc<Writes>) {
+        run(&self.server, &self.plugins, limit)
     }
 
     /// Applies any object as kubectl would.

@@ -238,3 +238,80 @@ async fn components_are_shown_as_they_stand() {
     house.gone::<api::Plugin>(None, "driver-metal3").await;
     until("live orders are told", async || house.plugins.retained().filter(std::collections::BTreeSet::is_empty)).await;
 }
+
+/// Everything of the seed's tenant that must be there in the end, and nothing twice.
+async fn complete(house: &House) {
+    for claim in house.claims(2).await {
+        house.see(Some("p-default"), &claim.name_any(), |claim| accepted(claim) == ("True", "Accepted")).await;
+    }
+    house.find::<Secret>(Some("loft-default-v-one"), "vc-one").await;
+    let full = |tenant: &api::VirtualClusterInstance| {
+        phase(tenant).0 == "Ready" && tenant.status.as_ref().is_some_and(|status| status.pools.iter().all(|pool| pool.claims == 1))
+    };
+    house.see(Some("p-default"), "one", full).await;
+    let tenants: Api<Namespace> = Api::all(house.client.clone());
+    let marked = kube::api::ListParams::default().labels(names::TENANT_UID);
+    assert_eq!(tenants.list(&marked).await.unwrap().items.len(), 1);
+}
+
+#[tokio::test]
+async fn a_host_that_stops_after_any_of_its_writes_is_followed_by_one_that_ends_at_the_same_place() {
+    for limit in 1.. {
+        let house = House::empty().await;
+        house.furnish().await;
+        let (first, writes) = house.start(Some(limit));
+        until("the project's namespace can be written to", async || {
+            let project = house.client.clone();
+            let found = Api::<Namespace>::all(project).get_opt("p-default").await.unwrap();
+            (found.is_some() || limit <= 3).then_some(())
+        })
+        .await;
+        if limit <= 3 {
+            // The host may be dead before the namespace is there: somebody makes it by hand.
+            house.apply(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "p-default"}})).await;
+        }
+        house.tenant("one", SEED).await;
+        let reached = tokio::select! {
+            () = writes.ended() => true,
+            () = complete(&house) => false,
+        };
+        first.cancel();
+        let (second, _) = house.start(None);
+        complete(&house).await;
+        house.delete::<api::VirtualClusterInstance>(Some("p-default"), "one").await;
+        house.gone::<api::VirtualClusterInstance>(Some("p-default"), "one").await;
+        house.claims(0).await;
+        second.cancel();
+        if !reached {
+            assert!(limit > 10, "a tenant takes more than {limit} writes");
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_stops_after_any_write_of_a_deletion_is_followed_by_one_that_ends_it() {
+    for limit in 1.. {
+        let house = House::open().await;
+        house.tenant("one", SEED).await;
+        complete(&house).await;
+        let house = house.dead();
+        house.delete::<api::VirtualClusterInstance>(Some("p-default"), "one").await;
+        let (first, writes) = house.start(Some(limit));
+        let gone = house.gone::<api::VirtualClusterInstance>(Some("p-default"), "one");
+        let reached = tokio::select! {
+            () = writes.ended() => true,
+            () = gone => false,
+        };
+        first.cancel();
+        let (second, _) = house.start(None);
+        house.gone::<api::VirtualClusterInstance>(Some("p-default"), "one").await;
+        house.claims(0).await;
+        house.gone::<Namespace>(None, "loft-default-v-one").await;
+        second.cancel();
+        if !reached {
+            assert!(limit > 3, "a deletion takes more than {limit} writes");
+            return;
+        }
+    }
+}

@@ -1,15 +1,24 @@
-//! The host ends after each of its writes in turn, or loses the answer of one; the next host must reach the same place.
+//! The host ends after each of its writes in turn, or never hears of one that landed: the same end is reached.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use futures::{StreamExt, stream};
 use hostler_api as api;
-use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::api::{DeleteParams, DynamicObject, ListParams};
+use k8s_openapi::api::core::v1::{Namespace, Node, Secret};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::fault::Ends;
-use crate::harness::{Fault, World, eventually};
+use crate::harness::{Fault, History, World, eventually};
+
+mod gap;
+
+/// Lives that go on at a time: each waits more than it works.
+const AT_ONCE: usize = 6;
+/// Fewer writes than this make no node.
+const LEAST: usize = 25;
 
 /// A host as it must be again after release: all but status and what the server counts.
 pub(crate) fn essence(host: &DynamicObject) -> Value {
@@ -22,9 +31,14 @@ pub(crate) fn essence(host: &DynamicObject) -> Value {
     whole
 }
 
-/// The hosts once they are free, settled and known.
+/// The two hosts of the example once they are free, settled and known.
 pub(crate) async fn free_hosts(world: &World) -> BTreeMap<String, Value> {
-    eventually("both hosts are available and off", || async {
+    all_free(world, 2).await
+}
+
+/// So many hosts, once they are free, settled and known.
+pub(crate) async fn all_free(world: &World, count: usize) -> BTreeMap<String, Value> {
+    eventually("all hosts are available and off", || async {
         let hosts = world.hosts().list(&ListParams::default()).await.map_err(|error| error.to_string())?;
         let busy: Vec<String> = hosts
             .iter()
@@ -32,10 +46,11 @@ pub(crate) async fn free_hosts(world: &World) -> BTreeMap<String, Value> {
                 host.data.pointer("/status/provisioning/state").and_then(Value::as_str) != Some("available")
                     || host.data.pointer("/status/poweredOn").and_then(Value::as_bool) != Some(false)
                     || host.data.pointer("/spec/consumerRef").is_some_and(|one| !one.is_null())
+                    || host.annotations().contains_key(api::names::LOAN)
             })
             .map(|host| format!("{} {}", host.name_any(), host.data))
             .collect();
-        if busy.is_empty() && hosts.items.len() == 2 {
+        if busy.is_empty() && hosts.items.len() == count {
             Ok(hosts.iter().map(|host| (host.name_any(), essence(host))).collect())
         } else {
             Err(busy.join("\n"))
@@ -44,23 +59,40 @@ pub(crate) async fn free_hosts(world: &World) -> BTreeMap<String, Value> {
     .await
 }
 
-/// Both claims are Available and both nodes Ready.
+/// All claims there are.
+pub(crate) async fn claims(world: &World) -> Result<Vec<api::NodeClaim>, String> {
+    let claims: Api<api::NodeClaim> = Api::all(world.client.clone());
+    Ok(claims.list(&ListParams::default()).await.map_err(|error| error.to_string())?.items)
+}
+
+/// Phase of a claim.
+pub(crate) fn phase(claim: &api::NodeClaim) -> &str {
+    claim.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+/// What a claim says of itself.
+pub(crate) fn told(claim: &api::NodeClaim) -> String {
+    let status = claim.status.clone().unwrap_or_default();
+    let deleted = if claim.metadata.deletion_timestamp.is_some() { ", deleted" } else { "" };
+    let words = [status.phase, status.reason, status.message].map(Option::unwrap_or_default);
+    format!("{}{deleted}: {}", claim.name_any(), words.join(" | "))
+}
+
+/// Both claims are Available.
 pub(crate) async fn all_available(world: &World) {
-    eventually("two claims Available", || async {
-        let claims: Api<api::NodeClaim> = Api::all(world.client.clone());
-        let claims = claims.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
-        let phases: Vec<_> = claims
-            .iter()
-            .map(|claim| {
-                let status = claim.status.clone().unwrap_or_default();
-                format!("{} {:?} {:?} {:?}", claim.name_any(), status.phase, status.reason, status.message)
-            })
-            .collect();
-        let available = claims
-            .iter()
-            .filter(|claim| claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Available"))
-            .count();
-        if available == 2 && claims.items.len() == 2 { Ok(()) } else { Err(phases.join("\n")) }
+    so_many_available(world, 2).await;
+}
+
+/// There are so many claims, and all are Available.
+pub(crate) async fn so_many_available(world: &World, count: usize) {
+    eventually(&format!("{count} claims Available"), || async {
+        let claims = claims(world).await?;
+        let ready = claims.iter().all(|claim| phase(claim) == "Available" && claim.metadata.deletion_timestamp.is_none());
+        if ready && claims.len() == count {
+            Ok(())
+        } else {
+            Err(claims.iter().map(told).collect::<Vec<_>>().join("\n"))
+        }
     })
     .await;
 }
@@ -70,85 +102,162 @@ pub(crate) async fn nothing_left(world: &World) {
     eventually("no claim, enrollment, boot secret or cluster is left", || async {
         let all = ListParams::default();
         let text = |error: kube::Error| error.to_string();
-        let claims = Api::<api::NodeClaim>::all(world.client.clone()).list(&all).await.map_err(text)?;
+        let claims: Vec<_> = claims(world).await?.iter().map(told).collect();
         let tenants =
             Api::<api::VirtualClusterInstance>::all(world.client.clone()).list(&all).await.map_err(text)?;
+        let tenants: Vec<_> = tenants.iter().map(|tenant| format!("{} {:?}", tenant.name_any(), tenant.status)).collect();
         let enrollments = Api::<api::Enrollment>::all(world.client.clone()).list(&all).await.map_err(text)?;
         let secrets = Api::<Secret>::namespaced(world.client.clone(), "default").list(&all).await.map_err(text)?;
         let secrets: Vec<_> =
             secrets.iter().map(ResourceExt::name_any).filter(|name| !name.ends_with("-bmc")).collect();
-        let left = (claims.items.len(), tenants.items.len(), enrollments.items.len(), secrets.len());
+        let namespaces = Api::<Namespace>::all(world.client.clone()).list(&all).await.map_err(text)?;
+        let namespaces: Vec<_> =
+            namespaces.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("loft-")).collect();
+        let left = (claims.len(), tenants.len(), enrollments.items.len(), secrets.len(), namespaces.len());
         let clusters = world.server.clusters().len();
-        if left == (0, 0, 0, 0) && clusters == 1 {
+        if left == (0, 0, 0, 0, 0) && clusters == 1 {
             Ok(())
         } else {
-            Err(format!("claims, tenants, enrollments, secrets: {left:?} {secrets:?}; clusters: {clusters}"))
+            Err(format!(
+                "claims, tenants, enrollments, secrets, namespaces: {left:?} {claims:?} {tenants:?} {secrets:?}; clusters: {clusters}"
+            ))
         }
     })
     .await;
 }
 
-async fn delete_tenant(world: &World) {
+/// Tells the server that the tenant may go.
+pub(crate) async fn delete_tenant(world: &World, name: &str) {
     let tenants: Api<api::VirtualClusterInstance> = Api::namespaced(world.client.clone(), "p-default");
-    match tenants.delete("one", &DeleteParams::default()).await {
+    match tenants.delete(name, &DeleteParams::default()).await {
         Ok(_) => {}
         Err(kube::Error::Api(status)) if status.is_not_found() => {}
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Provision and release, the first host ending as told in one of them; the second one goes on.
-async fn life(on_the_way_out: Ends, on_the_way_back: Ends) -> (Vec<String>, Vec<String>) {
+/// Exactly these Nodes are in the tenant, and Ready.
+pub(crate) async fn nodes_ready(world: &World, tenant: &str, names: &[&str]) {
+    eventually(&format!("nodes {names:?} of {tenant} are Ready"), || async {
+        let client = world.tenant(tenant).ok_or("the tenant has no cluster")?;
+        let nodes = Api::<Node>::all(client).list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let mut ready: Vec<String> = nodes
+            .iter()
+            .filter(|node| {
+                let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+                conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True")
+            })
+            .map(ResourceExt::name_any)
+            .collect();
+        ready.sort();
+        if ready == names && nodes.items.len() == names.len() { Ok(()) } else { Err(format!("{ready:?} of {}", nodes.items.len())) }
+    })
+    .await;
+}
+
+/// An operator sets an annotation on a host; in `hosts`, too.
+pub(crate) async fn annotate(world: &World, hosts: &mut BTreeMap<String, Value>, host: &str, key: &str, value: &str) {
+    let change = json!({"metadata": {"annotations": {key: value}}});
+    world.hosts().patch(host, &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+    hosts.get_mut(host).unwrap()["metadata"]["annotations"][key] = json!(value);
+}
+
+/// Provision and release, each with a fault on the way: if the host ends, an operator edits hosts, and another one goes on.
+async fn life(out: Arc<Fault>, back: Arc<Fault>) {
     let world = World::new().await;
-    let out = Fault::new(on_the_way_out);
+    let history = History::of(&world.client);
     let host = world.host_behind(&out).await;
     world.example().await;
-    let before = free_hosts(&world).await;
-    world.apply_file("examples/01-lab/tenant.yaml").await;
-    let host = if on_the_way_out == Ends::Never {
-        host
-    } else {
-        eventually("the first host ends, or had nothing more to write", || async {
-            let claims: Api<api::NodeClaim> = Api::all(world.client.clone());
-            let done = claims.list(&ListParams::default()).await.is_ok_and(|claims| {
-                claims.items.len() == 2
-                    && claims.iter().all(|claim| {
-                        claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Available")
-                    })
-            });
-            if out.has_struck() || done { Ok(()) } else { Err(out.log().join("\n")) }
-        })
-        .await;
+    let mut hosts = free_hosts(&world).await;
+    let host = tokio::join!(world.apply_file("examples/01-lab/tenant.yaml"), async {
+        let is_through = |claims: &[api::NodeClaim]| claims.len() == 2 && claims.iter().all(|one| phase(one) == "Available");
+        let ended = ends_before(&world, &out, is_through).await;
+        if !ended {
+            return host;
+        }
         host.stop().await;
+        annotate(&world, &mut hosts, "bare-metal-1", "metal3.vcluster.com/dns-servers", "44.128.0.5").await;
+        annotate(&world, &mut hosts, "bare-metal-2", "rack.example.com/note", "checked").await;
         world.host().await
-    };
+    })
+    .1;
     all_available(&world).await;
-    let nodes: Api<Node> = Api::all(world.tenant("one").expect("the tenant has a cluster"));
-    assert_eq!(nodes.list(&ListParams::default()).await.unwrap().items.len(), 2);
+    nodes_ready(&world, "one", &["bare-metal-1", "bare-metal-2"]).await;
+    assert_eq!(history.claims().len(), 2, "names repeat, so no third claim was ever made: {:?}", history.claims());
 
     host.stop().await;
-    let back = Fault::new(on_the_way_back);
     let host = world.host_behind(&back).await;
-    delete_tenant(&world).await;
-    let host = if on_the_way_back == Ends::Never {
-        host
-    } else {
-        eventually("the host ends on the way back, or is done", || async {
-            let claims: Api<api::NodeClaim> = Api::all(world.client.clone());
-            let left = claims.list(&ListParams::default()).await.map_or(1, |claims| claims.items.len());
-            if back.has_struck() || left == 0 { Ok(()) } else { Err(back.log().join("\n")) }
-        })
-        .await;
+    delete_tenant(&world, "one").await;
+    let ended = ends_before(&world, &back, <[api::NodeClaim]>::is_empty).await;
+    let host = if ended {
         host.stop().await;
+        annotate(&world, &mut hosts, "bare-metal-1", "metal3.vcluster.com/dns-servers", "44.128.0.6").await;
+        annotate(&world, &mut hosts, "bare-metal-2", "rack.example.com/note", "checked again").await;
         world.host().await
+    } else {
+        host
     };
     nothing_left(&world).await;
-    assert_eq!(free_hosts(&world).await, before, "the hosts are byte for byte what they were");
+    assert_eq!(free_hosts(&world).await, hosts, "the hosts are byte for byte what they were");
+    history.is_clean(&world).await;
+    history.names_are_exclusive();
     host.stop().await;
-    (out.log(), back.log())
+}
+
+/// Waits until the host has ended (true), or has come so far without.
+async fn ends_before(world: &World, fault: &Fault, far: impl Fn(&[api::NodeClaim]) -> bool) -> bool {
+    eventually("the host ends, or has nothing more to write", || async {
+        if fault.is_dead() {
+            return Ok(true);
+        }
+        let claims = claims(world).await?;
+        if far(&claims) { Ok(false) } else { Err(fault.log().join("\n")) }
+    })
+    .await
+}
+
+/// One life for each number, until one is not struck on either way any more.
+async fn each_in_turn(fault: fn(usize) -> Arc<Fault>) {
+    let mut lives = stream::iter(1..)
+        .map(|number| async move {
+            let (out, back) = (fault(number), fault(number));
+            let lived = tokio::spawn(life(out.clone(), back.clone())).await;
+            (number, out, back, lived)
+        })
+        .buffered(AT_ONCE);
+    let mut failed = Vec::new();
+    let mut last = 0;
+    while let Some((number, out, back, lived)) = lives.next().await {
+        if let Err(error) = lived {
+            let panic = error.try_into_panic().ok().and_then(|panic| panic.downcast::<String>().ok());
+            let tail = |fault: &Fault| fault.log().iter().rev().take(4).cloned().collect::<Vec<_>>().join(" < ");
+            failed.push(format!("{number}: {panic:?}; out: {}; back: {}", tail(&out), tail(&back)));
+        } else if !out.has_struck() && !back.has_struck() {
+            last = number;
+            break;
+        }
+        assert!(failed.len() < 3, "{}", failed.join("\n"));
+    }
+    assert_eq!(failed, [""; 0]);
+    assert!(last > LEAST, "no life was struck after the first {last} writes");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_comes_and_goes_and_leaves_the_hosts_as_they_were() {
-    life(Ends::Never, Ends::Never).await;
+    life(Fault::none(), Fault::none()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_ends_after_any_of_its_writes_is_taken_up_by_the_next() {
+    each_in_turn(|number| Fault::new(Ends::After(number))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_ends_before_it_hears_of_any_of_its_writes_is_taken_up_by_the_next() {
+    each_in_turn(|number| Fault::new(Ends::LosingAnswer(number))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_never_hears_of_one_of_its_writes_goes_on() {
+    each_in_turn(Fault::losing).await;
 }

@@ -23,8 +23,13 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) mod fault;
+mod history;
+mod late;
+mod planes;
+mod warm;
 
 pub(crate) use fault::Fault;
+pub(crate) use history::History;
 
 /// Longest wait for anything; far above what a loaded machine needs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -129,28 +134,57 @@ impl World {
     }
 
     pub(crate) async fn host_with(&self, fault: &Arc<Fault>, settings: Settings) -> Host {
-        let stop = self.stop.child_token();
+        self.host_at("state", fault, settings).await
+    }
+
+    /// Starts a host with a state directory of this name: two that run at a time have one each.
+    pub(crate) async fn host_at(&self, state: &str, fault: &Arc<Fault>, settings: Settings) -> Host {
         let required = RequiredPlugins {
             resolver: "resolver-precedence".to_owned(),
             policies: vec!["policy-allowlist".to_owned()],
         };
-        let catalog =
-            wire::catalog(&self.plugins(), &self.folder.path().join("state"), &required, hostler()).await.unwrap();
         let clients: Clients = Arc::new({
             let (server, fault) = (self.server.clone(), fault.clone());
-            move |cluster| Ok(fault.client(server.service(cluster, Identity::host("system:hostler"))))
+            move |cluster| {
+                let service = server.service(cluster, Identity::host("system:hostler"));
+                Ok(if cluster == PLATFORM { fault.client(service) } else { fault.tenant_client(service) })
+            }
         });
+        self.start(state, clients, fault, settings, &required).await
+    }
+
+    /// Starts a host that reaches each cluster through a client of the caller's making, with other required components.
+    pub(crate) async fn host_through(
+        &self,
+        clients: Clients,
+        settings: Settings,
+        required: &RequiredPlugins,
+    ) -> Host {
+        self.start("state", clients, &Fault::none(), settings, required).await
+    }
+
+    async fn start(
+        &self,
+        state: &str,
+        clients: Clients,
+        fault: &Arc<Fault>,
+        settings: Settings,
+        required: &RequiredPlugins,
+    ) -> Host {
+        let stop = self.stop.child_token();
+        fault.ends(stop.clone());
+        let state = self.folder.path().join(state);
+        warm::start(&state, &components()).await;
+        let catalog = wire::catalog(&self.plugins(), &state, required, hostler()).await.unwrap();
         let client = clients(PLATFORM).unwrap();
-        let control_planes = Arc::new(Embedded::new(
-            self.server.clone(),
-            clients,
-            self.network.clone(),
-            self.base.clone(),
-            self.folder.path().join("tenants"),
-        ));
+        let (base, tenants) = (self.base.clone(), self.folder.path().join("tenants"));
+        let control_planes = Arc::new(planes::Planes {
+            inner: Embedded::new(self.server.clone(), clients, self.network.clone(), base, tenants),
+            server: self.server.clone(),
+            fault: fault.clone(),
+        });
         let settings = Settings { installation: "test".to_owned(), ..settings };
         let task = tokio::spawn(wire::controllers(client, catalog, control_planes, settings, stop.clone()));
-        fault.ends(stop.clone());
         Host { stop, task }
     }
 

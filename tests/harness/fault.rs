@@ -1,7 +1,10 @@
-//! Ends a host at a chosen write, as a crash would: what was acknowledged stays, nothing later arrives.
+//! What goes wrong between a host and its APIs: it ends at a chosen write, an answer gets lost, a watch is late, a tenant is away.
+//!
+//! A host that ends does so as in a crash: what was acknowledged stays, nothing later arrives.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
@@ -9,6 +12,8 @@ use kube::Client;
 use kube::client::Body;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
+
+use super::late::Passing;
 
 /// When a host ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,28 +26,65 @@ pub(crate) enum Ends {
     LosingAnswer(usize),
 }
 
-/// Counts the writes of one host and ends it.
+/// When somebody else moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// The host has decided on a write, which has not arrived yet.
+    Before,
+    /// The write has landed, and the host does not know it yet.
+    After,
+}
+
+/// What somebody else does around the writes of a host, told by method and path.
+pub(crate) type Meddling = Box<dyn Fn(Moment, &str) -> BoxFuture<'static, ()> + Send + Sync>;
+
+/// Counts the writes of one host and spoils them.
 pub(crate) struct Fault {
     ends: Ends,
+    /// The write (counted from one) whose answer gets lost while the host lives on; zero for none.
+    lost: usize,
+    meddling: Option<Meddling>,
     writes: AtomicUsize,
+    struck: AtomicBool,
     dead: AtomicBool,
+    cut: AtomicBool,
+    late: Mutex<Duration>,
     log: Mutex<Vec<String>>,
     stop: Mutex<Option<CancellationToken>>,
 }
 
 impl Fault {
     pub(crate) fn new(ends: Ends) -> Arc<Self> {
-        Arc::new(Self {
-            ends,
-            writes: AtomicUsize::new(0),
-            dead: AtomicBool::new(false),
-            log: Mutex::default(),
-            stop: Mutex::default(),
-        })
+        Arc::new(Self::blank(ends))
     }
 
     pub(crate) fn none() -> Arc<Self> {
         Self::new(Ends::Never)
+    }
+
+    /// The host never hears that this write (counted from one) landed, and lives on.
+    pub(crate) fn losing(write: usize) -> Arc<Self> {
+        Arc::new(Self { lost: write, ..Self::blank(Ends::Never) })
+    }
+
+    /// Somebody else moves around each write.
+    pub(crate) fn meddled(meddling: Meddling) -> Arc<Self> {
+        Arc::new(Self { meddling: Some(meddling), ..Self::blank(Ends::Never) })
+    }
+
+    fn blank(ends: Ends) -> Self {
+        Self {
+            ends,
+            lost: 0,
+            meddling: None,
+            writes: AtomicUsize::new(0),
+            struck: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
+            late: Mutex::default(),
+            log: Mutex::default(),
+            stop: Mutex::default(),
+        }
     }
 
     /// What to cancel when the host ends.
@@ -50,9 +92,29 @@ impl Fault {
         *self.stop.lock().unwrap() = Some(stop);
     }
 
-    /// Whether the host was ended.
+    /// Whether what was to happen to the host has happened.
     pub(crate) fn has_struck(&self) -> bool {
+        self.struck.load(Ordering::SeqCst)
+    }
+
+    /// Whether the host was ended.
+    pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::SeqCst)
+    }
+
+    /// From now on what watches tell arrives so much later.
+    pub(crate) fn delay_watches(&self, delay: Duration) {
+        *self.late.lock().unwrap() = delay;
+    }
+
+    /// How much later what watches tell arrives now.
+    pub(super) fn lateness(&self) -> Duration {
+        *self.late.lock().unwrap()
+    }
+
+    /// Whether the tenants' APIs are out of reach.
+    pub(crate) fn cut_tenants(&self, cut: bool) {
+        self.cut.store(cut, Ordering::SeqCst);
     }
 
     /// Method and path of each write so far.
@@ -61,13 +123,50 @@ impl Fault {
     }
 
     fn die(&self) {
+        self.struck.store(true, Ordering::SeqCst);
         self.dead.store(true, Ordering::SeqCst);
         if let Some(stop) = self.stop.lock().unwrap().as_ref() {
             stop.cancel();
         }
     }
 
-    /// A client whose requests pass this fault.
+    /// Whether the host may still do anything.
+    pub(super) fn alive(&self) -> Result<(), BoxError> {
+        if self.is_dead() { Err("this host has ended".into()) } else { Ok(()) }
+    }
+
+    /// One write of the host.
+    pub(super) async fn write<T, E: Into<BoxError>>(
+        &self,
+        line: String,
+        write: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, BoxError> {
+        self.alive()?;
+        let number = self.writes.fetch_add(1, Ordering::SeqCst) + 1;
+        if matches!(self.ends, Ends::After(last) if number > last) {
+            self.die();
+            return Err("this host has ended before the write".into());
+        }
+        if let Some(meddling) = &self.meddling {
+            meddling(Moment::Before, &line).await;
+        }
+        let answer = write.await.map_err(Into::into);
+        self.log.lock().unwrap().push(format!("{number} {line}"));
+        if let Some(meddling) = &self.meddling {
+            meddling(Moment::After, &line).await;
+        }
+        if self.ends == Ends::LosingAnswer(number) {
+            self.die();
+            return Err("this host has ended; the answer is lost".into());
+        }
+        if self.lost == number {
+            self.struck.store(true, Ordering::SeqCst);
+            return Err("the answer is lost".into());
+        }
+        answer
+    }
+
+    /// A client of the platform whose requests pass this fault.
     pub(crate) fn client<S, B>(self: &Arc<Self>, inner: S) -> Client
     where
         S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
@@ -76,7 +175,19 @@ impl Fault {
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Client::new(Faulty { inner, fault: self.clone() }, "default")
+        Client::new(Faulty { inner, fault: self.clone(), of_tenant: false }, "default")
+    }
+
+    /// Likewise of a tenant.
+    pub(crate) fn tenant_client<S, B>(self: &Arc<Self>, inner: S) -> Client
+    where
+        S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: Send,
+        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Client::new(Faulty { inner, fault: self.clone(), of_tenant: true }, "default")
     }
 }
 
@@ -84,6 +195,7 @@ impl Fault {
 struct Faulty<S> {
     inner: S,
     fault: Arc<Fault>,
+    of_tenant: bool,
 }
 
 impl<S, B> Service<Request<Body>> for Faulty<S>
@@ -91,11 +203,12 @@ where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
     S::Error: Into<BoxError>,
     S::Future: Send,
-    B: Send,
+    B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
 {
-    type Response = Response<B>;
+    type Response = Response<Passing<B>>;
     type Error = BoxError;
-    type Future = BoxFuture<'static, Result<Response<B>, BoxError>>;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
 
     fn poll_ready(&mut self, context: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), BoxError>> {
         self.inner.poll_ready(context).map_err(Into::into)
@@ -106,28 +219,21 @@ where
         let path = request.uri().path().to_owned();
         // Events are told, not state: a host that ends between two of them is in no new place.
         let is_write = !matches!(*request.method(), Method::GET | Method::HEAD) && !path.ends_with("/events");
+        let is_watch = request.uri().query().is_some_and(|query| query.split('&').any(|one| one.starts_with("watch=")));
         let line = format!("{} {path}", request.method());
+        let of_tenant = self.of_tenant;
         let ready = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, ready);
         Box::pin(async move {
-            if fault.has_struck() {
-                return Err("this host has ended".into());
+            fault.alive()?;
+            if of_tenant && fault.cut.load(Ordering::SeqCst) {
+                return Err("the tenant's API does not answer".into());
             }
-            if !is_write {
-                return inner.call(request).await.map_err(Into::into);
+            if is_write {
+                return Ok(fault.write(line, inner.call(request)).await?.map(Passing::at_once));
             }
-            let number = fault.writes.fetch_add(1, Ordering::SeqCst) + 1;
-            if matches!(fault.ends, Ends::After(last) if number > last) {
-                fault.die();
-                return Err("this host has ended before the write".into());
-            }
-            fault.log.lock().unwrap().push(line);
-            let answer = inner.call(request).await.map_err(Into::into);
-            if fault.ends == Ends::LosingAnswer(number) {
-                fault.die();
-                return Err("this host has ended; the answer is lost".into());
-            }
-            answer
+            let answer = inner.call(request).await.map_err(Into::into)?;
+            Ok(if is_watch { answer.map(|body| Passing::watched(body, fault)) } else { answer.map(Passing::at_once) })
         })
     }
 }

@@ -1,0 +1,57 @@
+//! Compiled components: compiled once for all worlds, in a directory that is kept between runs.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use hostler_cli::args::RequiredPlugins;
+use hostler_cli::wire;
+use tokio::sync::OnceCell;
+
+use super::hostler;
+
+/// Where a state directory keeps compiled code.
+const COMPILED: &str = "compiled";
+
+static WARM: OnceCell<PathBuf> = OnceCell::const_new();
+
+/// Puts the compiled code of our components, and nothing else, into a new state directory.
+pub(super) async fn start(state: &Path, components: &Path) {
+    use std::os::unix::fs::DirBuilderExt;
+    let warm = WARM.get_or_init(|| compiled(components)).await;
+    let to = state.join(COMPILED);
+    if to.exists() {
+        return;
+    }
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&to).unwrap();
+    for entry in std::fs::read_dir(warm.join(COMPILED)).unwrap().flatten() {
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+/// A state directory in which these components were compiled.
+async fn compiled(components: &Path) -> PathBuf {
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("components-{:016x}", digest(components)));
+    if kept.exists() {
+        return kept;
+    }
+    let fresh = tempfile::Builder::new().prefix(".components-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let required =
+        RequiredPlugins { resolver: "resolver-precedence".to_owned(), policies: vec!["policy-allowlist".to_owned()] };
+    let catalog = wire::catalog(components, fresh.path(), &required, hostler()).await.unwrap();
+    drop(catalog);
+    // Where another process was faster, its directory is as good.
+    match std::fs::rename(fresh.path(), &kept) {
+        Err(error) if !kept.exists() => panic!("{}: {error}", kept.display()),
+        _ => kept,
+    }
+}
+
+fn digest(components: &Path) -> u64 {
+    let mut files: Vec<_> = std::fs::read_dir(components).unwrap().flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    let mut digest = DefaultHasher::new();
+    for file in files {
+        std::fs::read(file).unwrap().hash(&mut digest);
+    }
+    digest.finish()
+}

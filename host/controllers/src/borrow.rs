@@ -4,8 +4,8 @@ use hostler_core::loan::{self, Change, Holder, Pointer};
 use hostler_core::scope::{self, Scope};
 use hostler_core::seams::{Availability, Driver, Object, ObjectRef, Plan, Reason};
 use hostler_core::view;
-use kube::api::DynamicObject;
 use kube::Api;
+use kube::api::DynamicObject;
 use serde_json::Value;
 
 use crate::error::{Error, Result};
@@ -38,10 +38,20 @@ pub(crate) fn judge(plan: &Plan, scope: &Scope<'_>, seen: &[Value]) -> Result<()
 ///
 /// # Errors
 /// 409 when the object is no longer the copy that the change was made from.
-pub(crate) async fn write(api: &Api<DynamicObject>, object: &Value, change: &Change) -> Result<DynamicObject> {
-    let (name, version) = (text(object, "/metadata/name"), text(object, "/metadata/resourceVersion"));
+pub(crate) async fn write(
+    api: &Api<DynamicObject>,
+    object: &Value,
+    change: &Change,
+) -> Result<DynamicObject> {
+    let (name, version) = (
+        text(object, "/metadata/name"),
+        text(object, "/metadata/resourceVersion"),
+    );
     if version.is_empty() {
-        return Err(Error::Bug(format!("{} was read without a resourceVersion", loan::name_of(object))));
+        return Err(Error::Bug(format!(
+            "{} was read without a resourceVersion",
+            loan::name_of(object)
+        )));
     }
     if let Some(merge) = change.merge_patch() {
         return patch::update(api, &name, &version, merge).await;
@@ -55,15 +65,25 @@ pub(crate) async fn write(api: &Api<DynamicObject>, object: &Value, change: &Cha
 ///
 /// # Errors
 /// Why it is not, or why one cannot tell.
-pub(crate) async fn is_free(driver: &dyn Driver, provider: &Object, machine: &Value, related: &[Object]) -> Result<(), Reason> {
+pub(crate) async fn is_free(
+    driver: &dyn Driver,
+    provider: &Object,
+    machine: &Value,
+    related: &[Object],
+) -> Result<(), Reason> {
     let shown = view::object(&loan::hide(machine));
     match driver.machine_of(provider, &shown, related).await {
         Ok(Some(machine)) => match machine.availability {
             Availability::Free => Ok(()),
-            Availability::Held(reason) | Availability::Preparing(reason) | Availability::Broken(reason) => Err(reason),
+            Availability::Held(reason) | Availability::Preparing(reason) | Availability::Broken(reason) => {
+                Err(reason)
+            }
         },
-        Ok(None) => Err(Reason::new("NotOfThisProvider", "the driver no longer takes the object for a machine of this provider")
-            .remedy("give it back the labels that its node type selects by")),
+        Ok(None) => Err(Reason::new(
+            "NotOfThisProvider",
+            "the driver no longer takes the object for a machine of this provider",
+        )
+        .remedy("give it back the labels that its node type selects by")),
         Err(failure) => Err(failure.reason().clone()),
     }
 }
@@ -96,10 +116,16 @@ pub(crate) async fn give_back(
 /// Somebody else keeps writing; then the record still says whose the machine is, and the release finds it.
 pub(crate) async fn undo(api: &Api<DynamicObject>, machine: &ObjectRef, holder: &Holder) -> Result<()> {
     for _ in 0..UNDO_TRIES {
-        let read = patch::within(format!("reading {} {}", machine.kind, machine.name), api.get_opt(&machine.name)).await?;
+        let read = patch::within(
+            format!("reading {} {}", machine.kind, machine.name),
+            api.get_opt(&machine.name),
+        )
+        .await?;
         let Some(live) = read else { return Ok(()) };
         let live = crate::claim::kinds::whole(&live, machine)?;
-        let Ok(back) = loan::give_back(&live, holder) else { return Ok(()) };
+        let Ok(back) = loan::give_back(&live, holder) else {
+            return Ok(());
+        };
         if back.change.is_nothing() {
             return Ok(());
         }
@@ -108,9 +134,16 @@ pub(crate) async fn undo(api: &Api<DynamicObject>, machine: &ObjectRef, holder: 
             other => return other.map(drop),
         }
     }
-    Err(Error::Busy(format!("{} {} is written by somebody else at the same time", machine.kind, machine.name)))
+    Err(Error::Busy(format!(
+        "{} {} is written by somebody else at the same time",
+        machine.kind, machine.name
+    )))
 }
 
 fn text(object: &Value, pointer: &str) -> String {
-    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+    object
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned()
 }

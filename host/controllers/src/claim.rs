@@ -17,6 +17,7 @@ mod report;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod token;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +61,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .reconcile_on(by_machine(&ctx))
         .reconcile_on(by_enrollment(&ctx))
         .reconcile_on(by_provider(&ctx))
+        .reconcile_on(by_tenant(&ctx))
         .reconcile_all_on(ctx.stores.images.subscribe().map(drop))
         .reconcile_all_on(ctx.stores.environments.subscribe().map(drop))
         .reconcile_all_on(crate::generations(ctx.tenants.subscribe()))
@@ -72,7 +74,8 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             },
             |claim: Arc<api::NodeClaim>, error: &Error, ctx| {
                 tracing::debug!(claim = claim.name_any(), error = %error, "claim turn ended early");
-                ctx.retries.after(NAME, &claim.uid().unwrap_or_default(), error.class())
+                ctx.retries
+                    .after(NAME, &claim.uid().unwrap_or_default(), error.class())
             },
             ctx,
         )
@@ -106,7 +109,8 @@ async fn reconcile(claim: &Arc<api::NodeClaim>, ctx: &Ctx, kinds: &Kinds) -> Res
 
 /// The claim as it is now; `None` if it is gone, or another one has its name.
 async fn live(ctx: &Ctx, claim: &api::NodeClaim) -> Result<Option<api::NodeClaim>> {
-    let claims: Api<api::NodeClaim> = Api::namespaced(ctx.client.clone(), &claim.namespace().unwrap_or_default());
+    let claims: Api<api::NodeClaim> =
+        Api::namespaced(ctx.client.clone(), &claim.namespace().unwrap_or_default());
     let name = claim.name_any();
     let found = patch::within(format!("reading NodeClaim {name}"), claims.get_opt(&name)).await?;
     Ok(found.filter(|found| found.uid() == claim.uid()))
@@ -130,7 +134,15 @@ impl<'a> Turn<'a> {
     fn new(ctx: &'a Ctx, kinds: &'a Kinds, claim: api::NodeClaim) -> Self {
         let status = claim.status.clone().unwrap_or_default();
         let holder = order::holder(&claim, &ctx.settings.installation);
-        Self { ctx, kinds, claim, status, holder, warnings: Vec::new(), finished: false }
+        Self {
+            ctx,
+            kinds,
+            claim,
+            status,
+            holder,
+            warnings: Vec::new(),
+            finished: false,
+        }
     }
 
     async fn act(&mut self, step: Step) -> Result<Action> {
@@ -200,7 +212,12 @@ impl<'a> Turn<'a> {
     }
 
     fn machine(&self) -> Option<ObjectRef> {
-        self.status.machine.as_ref()?.object.as_ref().map(order::object_ref)
+        self.status
+            .machine
+            .as_ref()?
+            .object
+            .as_ref()
+            .map(order::object_ref)
     }
 
     fn machine_uid(&self) -> Option<&str> {
@@ -217,7 +234,10 @@ impl<'a> Turn<'a> {
         if self.is_wanted().await? {
             return Ok(());
         }
-        Err(Error::Busy(format!("NodeClaim {} has changed meanwhile", self.claim.name_any())))
+        Err(Error::Busy(format!(
+            "NodeClaim {} has changed meanwhile",
+            self.claim.name_any()
+        )))
     }
 
     async fn is_wanted(&self) -> Result<bool> {
@@ -227,7 +247,8 @@ impl<'a> Turn<'a> {
             let before = self.claim.status.clone().unwrap_or_default();
             now.metadata.deletion_timestamp == self.claim.metadata.deletion_timestamp
                 && status.machine == before.machine
-                && status.order.map(|order| (order.digest, order.token)) == before.order.map(|order| (order.digest, order.token))
+                && status.order.map(|order| (order.digest, order.token))
+                    == before.order.map(|order| (order.digest, order.token))
         }))
     }
 
@@ -249,10 +270,20 @@ fn by_machine(ctx: &Arc<Ctx>) -> BoxStream<'static, reflector::ObjectRef<api::No
     });
     let named = move |name: Option<ObjectRef>| {
         let claims = store.state().into_iter().filter(move |claim| {
-            let machine = claim.status.as_ref().and_then(|status| status.machine.as_ref()?.object.as_ref());
-            machine.is_some_and(|machine| name.as_ref().is_none_or(|name| order::object_ref(machine) == *name))
+            let machine = claim
+                .status
+                .as_ref()
+                .and_then(|status| status.machine.as_ref()?.object.as_ref());
+            machine.is_some_and(|machine| {
+                name.as_ref()
+                    .is_none_or(|name| order::object_ref(machine) == *name)
+            })
         });
-        stream::iter(claims.map(|claim| reflector::ObjectRef::from_obj(claim.as_ref())).collect::<Vec<_>>())
+        stream::iter(
+            claims
+                .map(|claim| reflector::ObjectRef::from_obj(claim.as_ref()))
+                .collect::<Vec<_>>(),
+        )
     };
     changes.flat_map(named).boxed()
 }
@@ -261,7 +292,9 @@ fn by_machine(ctx: &Arc<Ctx>) -> BoxStream<'static, reflector::ObjectRef<api::No
 fn by_enrollment(ctx: &Arc<Ctx>) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
     let store = ctx.stores.enrollments.store();
     let named = move |name: reflector::ObjectRef<api::Enrollment>| {
-        let claim = store.get(&name).and_then(|enrollment| enrollment.spec.claim.clone());
+        let claim = store
+            .get(&name)
+            .and_then(|enrollment| enrollment.spec.claim.clone());
         let namespace = name.namespace.unwrap_or_default();
         std::future::ready(claim.map(|claim| reflector::ObjectRef::new(&claim.name).within(&namespace)))
     };
@@ -272,8 +305,31 @@ fn by_enrollment(ctx: &Arc<Ctx>) -> BoxStream<'static, reflector::ObjectRef<api:
 fn by_provider(ctx: &Arc<Ctx>) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
     let store = ctx.stores.claims.store();
     let named = move |provider: reflector::ObjectRef<api::NodeProvider>| {
-        let claims = store.state().into_iter().filter(move |claim| claim.spec.provider_ref == provider.name);
-        stream::iter(claims.map(|claim| reflector::ObjectRef::from_obj(claim.as_ref())).collect::<Vec<_>>())
+        let claims = store
+            .state()
+            .into_iter()
+            .filter(move |claim| claim.spec.provider_ref == provider.name);
+        stream::iter(
+            claims
+                .map(|claim| reflector::ObjectRef::from_obj(claim.as_ref()))
+                .collect::<Vec<_>>(),
+        )
     };
     ctx.stores.providers.subscribe().flat_map(named).boxed()
+}
+
+/// Claims of a tenant that has changed: its pools may be others now.
+fn by_tenant(ctx: &Arc<Ctx>) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
+    let store = ctx.stores.claims.store();
+    let named = move |tenant: reflector::ObjectRef<api::VirtualClusterInstance>| {
+        let claims = store.state().into_iter().filter(move |claim| {
+            claim.spec.vcluster_ref.as_ref() == Some(&tenant.name) && claim.namespace() == tenant.namespace
+        });
+        stream::iter(
+            claims
+                .map(|claim| reflector::ObjectRef::from_obj(claim.as_ref()))
+                .collect::<Vec<_>>(),
+        )
+    };
+    ctx.stores.tenants.subscribe().flat_map(named).boxed()
 }

@@ -46,7 +46,10 @@ pub(crate) async fn ensure(
     let missing: Vec<OwnedRef> = wanted
         .iter()
         .filter(|(name, _)| !recorded.iter().any(|known| object_ref(&known.object) == *name))
-        .map(|(name, _)| OwnedRef { object: stored_ref(name), uid: None })
+        .map(|(name, _)| OwnedRef {
+            object: stored_ref(name),
+            uid: None,
+        })
         .collect();
     if !missing.is_empty() {
         recorded.extend(missing);
@@ -79,11 +82,18 @@ async fn ensure_one(
     object: &Value,
     recorded: &mut [OwnedRef],
 ) -> Result<Next> {
-    let Some(known) = recorded.iter_mut().find(|known| object_ref(&known.object) == *name) else {
+    let Some(known) = recorded
+        .iter_mut()
+        .find(|known| object_ref(&known.object) == *name)
+    else {
         return Err(Error::Bug(format!("{} {} is not recorded", name.kind, name.name)));
     };
     let api = kinds.api_of(client, name).await?;
-    let live = patch::within(format!("reading {} {}", name.kind, name.name), api.get_opt(&name.name)).await?;
+    let live = patch::within(
+        format!("reading {} {}", name.kind, name.name),
+        api.get_opt(&name.name),
+    )
+    .await?;
     match (live, known.uid.clone()) {
         (None, _) => {
             // Also one that was deleted by hand: it must exist, so it is made again.
@@ -110,8 +120,14 @@ async fn ensure_one(
             Ok(Next::Written)
         }
         (Some(_), _) => Ok(Next::NotOurs(
-            Reason::new("NotOurs", format!("{} {} exists already and was not made for this claim", name.kind, name.name))
-                .remedy("remove or rename it"),
+            Reason::new(
+                "NotOurs",
+                format!(
+                    "{} {} exists already and was not made for this claim",
+                    name.kind, name.name
+                ),
+            )
+            .remedy("remove or rename it"),
         )),
     }
 }
@@ -120,7 +136,11 @@ async fn ensure_one(
 async fn remove(client: &Client, kinds: &Kinds, holder: &Holder, known: &OwnedRef) -> Result<bool> {
     let name = object_ref(&known.object);
     let api = kinds.api_of(client, &name).await?;
-    let live = patch::within(format!("reading {} {}", name.kind, name.name), api.get_opt(&name.name)).await?;
+    let live = patch::within(
+        format!("reading {} {}", name.kind, name.name),
+        api.get_opt(&name.name),
+    )
+    .await?;
     let Some(live) = live else { return Ok(true) };
     let uid = live.uid().unwrap_or_default();
     let ours = match &known.uid {
@@ -128,7 +148,11 @@ async fn remove(client: &Client, kinds: &Kinds, holder: &Holder, known: &OwnedRe
         None => is_ours(&live, holder),
     };
     // What has another uid is somebody else's; ours is gone.
-    if ours { patch::delete(&api, &name.name, &uid).await } else { Ok(true) }
+    if ours {
+        patch::delete(&api, &name.name, &uid).await
+    } else {
+        Ok(true)
+    }
 }
 
 fn is_ours(live: &DynamicObject, holder: &Holder) -> bool {
@@ -138,9 +162,9 @@ fn is_ours(live: &DynamicObject, holder: &Holder) -> bool {
 /// Whether everything that is wanted stands in what is there; what the API server filled in besides is no difference.
 fn covers(live: &Value, wanted: &Value) -> bool {
     match (live, wanted) {
-        (Value::Object(live), Value::Object(wanted)) => {
-            wanted.iter().all(|(key, wanted)| live.get(key).is_some_and(|live| covers(live, wanted)))
-        }
+        (Value::Object(live), Value::Object(wanted)) => wanted
+            .iter()
+            .all(|(key, wanted)| live.get(key).is_some_and(|live| covers(live, wanted))),
         (Value::Array(live), Value::Array(wanted)) => {
             live.len() == wanted.len() && live.iter().zip(wanted).all(|(live, wanted)| covers(live, wanted))
         }

@@ -89,7 +89,9 @@ pub struct Boot {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BootError {
     /// A value that would change the command line around it.
-    #[error("{what} has {text:?}, which can not stand in a command line; use letters, digits and -._/:@%+= only")]
+    #[error(
+        "{what} has {text:?}, which can not stand in a command line; use letters, digits and -._/:@%+= only"
+    )]
     Unsafe {
         /// Where it comes from.
         what: String,
@@ -180,9 +182,17 @@ struct Pair<'a> {
 /// # Errors
 /// A value that cannot be written safely, by the path that it comes from.
 pub fn user_data(boot: &Boot) -> Result<String, BootError> {
-    let failed = |why: String| BootError::Yaml { node: boot.node_name.clone(), why };
+    let failed = |why: String| BootError::Yaml {
+        node: boot.node_name.clone(),
+        why,
+    };
     let kubeconfig = serde_saphyr::to_string(&kubeconfig(boot)).map_err(|error| failed(error.to_string()))?;
-    let file = |path, permissions, content| File { path, owner: "root:root", permissions, content };
+    let file = |path, permissions, content| File {
+        path,
+        owner: "root:root",
+        permissions,
+        content,
+    };
     let config = CloudConfig {
         hostname: &boot.node_name,
         preserve_hostname: false,
@@ -190,9 +200,16 @@ pub fn user_data(boot: &Boot) -> Result<String, BootError> {
         write_files: vec![
             file(BOOTSTRAP_KUBECONFIG, "0600", kubeconfig),
             file(AUTHORITY, "0644", boot.ca_pem.clone()),
-            file(EXTRA_ARGUMENTS, "0644", format!("KUBELET_EXTRA_ARGS=\"{}\"\n", arguments(boot)?)),
+            file(
+                EXTRA_ARGUMENTS,
+                "0644",
+                format!("KUBELET_EXTRA_ARGS=\"{}\"\n", arguments(boot)?),
+            ),
         ],
-        runcmd: vec![vec!["systemctl", "daemon-reload"], vec!["systemctl", "enable", "--now", "kubelet"]],
+        runcmd: vec![
+            vec!["systemctl", "daemon-reload"],
+            vec!["systemctl", "enable", "--now", "kubelet"],
+        ],
     };
     let body = serde_saphyr::to_string(&config).map_err(|error| failed(error.to_string()))?;
     Ok(format!("#cloud-config\n{body}"))
@@ -202,7 +219,12 @@ pub fn user_data(boot: &Boot) -> Result<String, BootError> {
 #[must_use]
 pub fn kubelet_accepts(key: &str) -> bool {
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
-    let within = |parent: &str| domain == parent || domain.strip_suffix(parent).is_some_and(|rest| rest.ends_with('.'));
+    let within = |parent: &str| {
+        domain == parent
+            || domain
+                .strip_suffix(parent)
+                .is_some_and(|rest| rest.ends_with('.'))
+    };
     if within("node-restriction.kubernetes.io") {
         return false;
     }
@@ -217,7 +239,10 @@ pub fn kubelet_accepts(key: &str) -> bool {
 pub fn one_each(taints: &[Taint]) -> Vec<&Taint> {
     let mut kept: Vec<&Taint> = Vec::new();
     for taint in taints {
-        match kept.iter_mut().find(|known| known.key == taint.key && known.effect == taint.effect) {
+        match kept
+            .iter_mut()
+            .find(|known| known.key == taint.key && known.effect == taint.effect)
+        {
             Some(known) => *known = taint,
             None => kept.push(taint),
         }
@@ -231,26 +256,55 @@ fn kubeconfig(boot: &Boot) -> Kubeconfig<'_> {
         kind: "Config",
         clusters: [Named {
             name: "tenant",
-            cluster: Cluster { server: &boot.server, certificate_authority_data: STANDARD.encode(&boot.ca_pem) },
+            cluster: Cluster {
+                server: &boot.server,
+                certificate_authority_data: STANDARD.encode(&boot.ca_pem),
+            },
         }],
-        users: [User { name: "bootstrap", user: Bearer { token: format!("{}.{}", boot.token.id, boot.token.secret) } }],
-        contexts: [Context { name: "tenant", context: Pair { cluster: "tenant", user: "bootstrap" } }],
+        users: [User {
+            name: "bootstrap",
+            user: Bearer {
+                token: format!("{}.{}", boot.token.id, boot.token.secret),
+            },
+        }],
+        contexts: [Context {
+            name: "tenant",
+            context: Pair {
+                cluster: "tenant",
+                user: "bootstrap",
+            },
+        }],
         current_context: "tenant",
     }
 }
 
 fn arguments(boot: &Boot) -> Result<String, BootError> {
     let mut words = Vec::new();
-    let labels = boot.labels.iter().filter(|(key, _)| kubelet_accepts(key)).map(|(key, value)| {
-        Ok(format!("{}={}", plain("a label's key", key)?, plain(&format!("label {key}"), value)?))
-    });
+    let labels = boot
+        .labels
+        .iter()
+        .filter(|(key, _)| kubelet_accepts(key))
+        .map(|(key, value)| {
+            Ok(format!(
+                "{}={}",
+                plain("a label's key", key)?,
+                plain(&format!("label {key}"), value)?
+            ))
+        });
     let labels = labels.collect::<Result<Vec<_>, _>>()?.join(",");
     if !labels.is_empty() {
         words.push(format!("--node-labels={labels}"));
     }
     let taints = one_each(&boot.taints).into_iter().map(|taint| {
-        let value = plain(&format!("taint {}", taint.key), taint.value.as_deref().unwrap_or_default())?;
-        Ok(format!("{}={value}:{}", plain("a taint's key", &taint.key)?, plain("a taint's effect", &taint.effect)?))
+        let value = plain(
+            &format!("taint {}", taint.key),
+            taint.value.as_deref().unwrap_or_default(),
+        )?;
+        Ok(format!(
+            "{}={value}:{}",
+            plain("a taint's key", &taint.key)?,
+            plain("a taint's effect", &taint.effect)?
+        ))
     });
     let taints = taints.collect::<Result<Vec<_>, _>>()?.join(",");
     if !taints.is_empty() {
@@ -265,17 +319,27 @@ fn arguments(boot: &Boot) -> Result<String, BootError> {
         }
         let what = format!("spec.kubeletArgs[{key:?}]");
         if key.is_empty() || key.starts_with('-') || key.contains(['=', ',']) {
-            return Err(BootError::Unsafe { what: "spec.kubeletArgs".to_owned(), text: key.clone() });
+            return Err(BootError::Unsafe {
+                what: "spec.kubeletArgs".to_owned(),
+                text: key.clone(),
+            });
         }
         // Commas separate here, and only here: labels and taints may hold none.
-        words.push(format!("--{}={}", plain("spec.kubeletArgs", key)?, spread(&what, value)?));
+        words.push(format!(
+            "--{}={}",
+            plain("spec.kubeletArgs", key)?,
+            spread(&what, value)?
+        ));
     }
     Ok(words.join(" "))
 }
 
 fn plain<'t>(what: &str, text: &'t str) -> Result<&'t str, BootError> {
     if text.contains(',') {
-        return Err(BootError::Unsafe { what: what.to_owned(), text: text.to_owned() });
+        return Err(BootError::Unsafe {
+            what: what.to_owned(),
+            text: text.to_owned(),
+        });
     }
     spread(what, text)
 }
@@ -285,7 +349,10 @@ fn spread<'t>(what: &str, text: &'t str) -> Result<&'t str, BootError> {
     if text.bytes().all(is_safe) {
         return Ok(text);
     }
-    Err(BootError::Unsafe { what: what.to_owned(), text: text.chars().take(64).collect() })
+    Err(BootError::Unsafe {
+        what: what.to_owned(),
+        text: text.chars().take(64).collect(),
+    })
 }
 
 #[cfg(test)]
@@ -298,11 +365,19 @@ mod tests {
     const PEM: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
 
     fn taint(key: &str, value: Option<&str>, effect: &str) -> Taint {
-        Taint { key: key.to_owned(), value: value.map(ToOwned::to_owned), effect: effect.to_owned(), time_added: None }
+        Taint {
+            key: key.to_owned(),
+            value: value.map(ToOwned::to_owned),
+            effect: effect.to_owned(),
+            time_added: None,
+        }
     }
 
     fn strings<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
-        pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+        pairs
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect()
     }
 
     fn boot() -> Boot {
@@ -310,7 +385,10 @@ mod tests {
             node_name: "bare-metal-2".to_owned(),
             server: "https://192.168.100.2:8443".to_owned(),
             ca_pem: PEM.to_owned(),
-            token: Token { id: "abcdef".to_owned(), secret: "0123456789abcdef".to_owned() },
+            token: Token {
+                id: "abcdef".to_owned(),
+                secret: "0123456789abcdef".to_owned(),
+            },
             ssh_keys: vec!["ssh-ed25519 AAAA \"quote\": # me".to_owned()],
             labels: strings([
                 ("workload", "gpu"),
@@ -331,7 +409,14 @@ mod tests {
     fn files(text: &str) -> BTreeMap<String, String> {
         let body: Value = serde_saphyr::from_str(text).unwrap();
         let files = body["write_files"].as_array().unwrap().iter();
-        files.map(|f| (f["path"].as_str().unwrap().to_owned(), f["content"].as_str().unwrap().to_owned())).collect()
+        files
+            .map(|f| {
+                (
+                    f["path"].as_str().unwrap().to_owned(),
+                    f["content"].as_str().unwrap().to_owned(),
+                )
+            })
+            .collect()
     }
 
     #[test]
@@ -340,15 +425,27 @@ mod tests {
         insta::assert_snapshot!(text);
         let body: Value = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(body["hostname"], "bare-metal-2");
-        assert_eq!(body["ssh_authorized_keys"], json!(["ssh-ed25519 AAAA \"quote\": # me"]));
+        assert_eq!(
+            body["ssh_authorized_keys"],
+            json!(["ssh-ed25519 AAAA \"quote\": # me"])
+        );
         assert_eq!(body["write_files"][0]["permissions"], json!("0600"));
-        assert_eq!(body["runcmd"][1], json!(["systemctl", "enable", "--now", "kubelet"]));
+        assert_eq!(
+            body["runcmd"][1],
+            json!(["systemctl", "enable", "--now", "kubelet"])
+        );
         let files = files(&text);
         assert_eq!(files[AUTHORITY], PEM);
         let kubeconfig: Value = serde_saphyr::from_str(&files[BOOTSTRAP_KUBECONFIG]).unwrap();
         assert_eq!(kubeconfig["users"][0]["user"]["token"], "abcdef.0123456789abcdef");
-        assert_eq!(kubeconfig["clusters"][0]["cluster"]["server"], "https://192.168.100.2:8443");
-        assert_eq!(kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"], STANDARD.encode(PEM));
+        assert_eq!(
+            kubeconfig["clusters"][0]["cluster"]["server"],
+            "https://192.168.100.2:8443"
+        );
+        assert_eq!(
+            kubeconfig["clusters"][0]["cluster"]["certificate-authority-data"],
+            STANDARD.encode(PEM)
+        );
         assert_eq!(
             files[EXTRA_ARGUMENTS],
             "KUBELET_EXTRA_ARGS=\"--node-labels=topology.kubernetes.io/zone=a,workload=gpu \
@@ -359,7 +456,11 @@ mod tests {
 
     #[test]
     fn a_node_name_that_looks_like_a_number_stays_a_name() {
-        let text = user_data(&Boot { node_name: "0123".to_owned(), ..boot() }).unwrap();
+        let text = user_data(&Boot {
+            node_name: "0123".to_owned(),
+            ..boot()
+        })
+        .unwrap();
         let body: Value = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(body["hostname"], json!("0123"));
     }
@@ -369,10 +470,16 @@ mod tests {
     #[case("1e1234", "0000000000000000")]
     #[case("0x12ab", "ffffffffffffffff")]
     fn a_token_that_looks_like_a_number_stays_a_token(#[case] id: &str, #[case] secret: &str) {
-        let token = Token { id: id.to_owned(), secret: secret.to_owned() };
+        let token = Token {
+            id: id.to_owned(),
+            secret: secret.to_owned(),
+        };
         let files = files(&user_data(&Boot { token, ..boot() }).unwrap());
         let kubeconfig: Value = serde_saphyr::from_str(&files[BOOTSTRAP_KUBECONFIG]).unwrap();
-        assert_eq!(kubeconfig["users"][0]["user"]["token"], json!(format!("{id}.{secret}")));
+        assert_eq!(
+            kubeconfig["users"][0]["user"]["token"],
+            json!(format!("{id}.{secret}"))
+        );
     }
 
     #[rstest]
@@ -385,13 +492,21 @@ mod tests {
     #[case::the_hosts_own(strings([("node-labels", "a=b")]))]
     #[case::the_hosts_own_with_dashes(strings([("--hostname-override", "x")]))]
     fn an_argument_is_refused_for(#[case] kubelet_args: BTreeMap<String, String>) {
-        let error = user_data(&Boot { kubelet_args, ..boot() }).unwrap_err();
+        let error = user_data(&Boot {
+            kubelet_args,
+            ..boot()
+        })
+        .unwrap_err();
         assert!(error.to_string().starts_with("spec.kubeletArgs"), "{error}");
     }
 
     #[test]
     fn a_label_cannot_smuggle_another_one() {
-        let error = user_data(&Boot { labels: strings([("a", "b,c=d")]), ..boot() }).unwrap_err();
+        let error = user_data(&Boot {
+            labels: strings([("a", "b,c=d")]),
+            ..boot()
+        })
+        .unwrap_err();
         assert!(matches!(error, BootError::Unsafe { .. }), "{error}");
     }
 

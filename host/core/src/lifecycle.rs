@@ -152,7 +152,12 @@ impl State {
     /// Reads the state out of a claim. The spec is not looked at: a claim with a bad one must be deletable.
     #[must_use]
     pub fn of(claim: &NodeClaim) -> Self {
-        let guarded = claim.metadata.finalizers.iter().flatten().any(|one| one == CLAIM_FINALIZER);
+        let guarded = claim
+            .metadata
+            .finalizers
+            .iter()
+            .flatten()
+            .any(|one| one == CLAIM_FINALIZER);
         let none = NodeClaimStatus::default();
         let status = claim.status.as_ref().unwrap_or(&none);
         if claim.metadata.deletion_timestamp.is_some() {
@@ -169,10 +174,12 @@ impl State {
         }
         match &status.order {
             None => Self::Bound,
-            Some(order) if order.boot_secret.as_ref().is_none_or(|boot| boot.uid.is_none()) => {
-                Self::Frozen { since: order.frozen.0 }
-            }
-            Some(_) => Self::Driving { begun: status.step.is_some() },
+            Some(order) if order.boot_secret.as_ref().is_none_or(|boot| boot.uid.is_none()) => Self::Frozen {
+                since: order.frozen.0,
+            },
+            Some(_) => Self::Driving {
+                begun: status.step.is_some(),
+            },
         }
     }
 
@@ -181,10 +188,16 @@ impl State {
             return Self::Ended;
         }
         if status.release_started.is_none() {
-            return Self::Ending { ordered: status.order.is_some() };
+            return Self::Ending {
+                ordered: status.order.is_some(),
+            };
         }
         let left = conditions::find(&status.conditions, "Joined").and_then(|joined| joined.reason.as_deref());
-        if left.is_some_and(|reason| Left::named(reason).is_some()) { Self::Releasing } else { Self::Draining }
+        if left.is_some_and(|reason| Left::named(reason).is_some()) {
+            Self::Releasing
+        } else {
+            Self::Draining
+        }
     }
 }
 
@@ -202,7 +215,10 @@ pub fn next(state: &State, sight: &Sight, now: Timestamp) -> Step {
         State::Driving { begun } => match (elsewhere(sight.machine), begun) {
             (None, _) => Step::Drive,
             (Some(reason), false) => Step::Unbind(reason),
-            (Some(reason), true) => Step::Fail(Reason { code: "MachineLost".to_owned(), ..reason }),
+            (Some(reason), true) => Step::Fail(Reason {
+                code: "MachineLost".to_owned(),
+                ..reason
+            }),
         },
         State::Ending { ordered: false } => Step::Sweep,
         State::Ending { ordered: true } => Step::Begin,
@@ -216,19 +232,24 @@ pub fn next(state: &State, sight: &Sight, now: Timestamp) -> Step {
 fn elsewhere(machine: Machine) -> Option<Reason> {
     match machine {
         Machine::NotNeeded | Machine::Here(Hold::Free | Hold::Ours) => None,
-        Machine::Here(Hold::Others) => {
-            Some(Reason::new("HeldByClaim", "the machine is held by another claim").remedy("another one is looked for"))
-        }
+        Machine::Here(Hold::Others) => Some(
+            Reason::new("HeldByClaim", "the machine is held by another claim")
+                .remedy("another one is looked for"),
+        ),
         Machine::Gone => Some(Reason::new("MachineGone", "the machine no longer exists")),
-        Machine::Replaced => {
-            Some(Reason::new("MachineReplaced", "the machine was removed, and another one was registered under its name"))
-        }
+        Machine::Replaced => Some(Reason::new(
+            "MachineReplaced",
+            "the machine was removed, and another one was registered under its name",
+        )),
     }
 }
 
 fn named(reservation: Reservation, since: Timestamp, now: Timestamp) -> Step {
-    let reason = Reason::new("NodeNameTaken", "another node of this tenant has the name that this machine's node would get")
-        .remedy("remove that node from the tenant, or wait until it has left");
+    let reason = Reason::new(
+        "NodeNameTaken",
+        "another node of this tenant has the name that this machine's node would get",
+    )
+    .remedy("remove that node from the tenant, or wait until it has left");
     match reservation {
         Reservation::Missing | Reservation::Ours { complete: false } => Step::Reserve,
         Reservation::Ours { complete: true } => Step::Admit,

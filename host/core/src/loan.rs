@@ -12,6 +12,7 @@
 //! An object with the record of another claim, or of another installation, is never changed. What somebody else changed since
 //! is left to them.
 
+mod lending;
 mod pointer;
 mod record;
 #[cfg(test)]
@@ -20,6 +21,7 @@ mod tests;
 use hostler_api::names::LOAN;
 use serde_json::Value;
 
+use lending::Lent;
 pub use pointer::{Pointer, difference, leaves};
 pub use record::{ClaimId, Holder, Phase, Place, Record, Unreadable};
 
@@ -67,7 +69,9 @@ pub enum Refusal {
         place: Pointer,
     },
     /// It carries a record that cannot be read.
-    #[error("{object}: annotation {LOAN} can not be read ({why}); restore it, or remove it once the machine is known to be clean")]
+    #[error(
+        "{object}: annotation {LOAN} can not be read ({why}); restore it, or remove it once the machine is known to be clean"
+    )]
     Unreadable {
         /// The object.
         object: String,
@@ -139,8 +143,14 @@ pub fn record(object: &Value) -> Result<Option<Record>, Unreadable> {
 #[must_use]
 pub fn holder(object: &Value) -> Option<Holder> {
     match record(object) {
-        Ok(record) => record.map(|record| Holder { installation: record.installation, claim: record.claim }),
-        Err(_) => Some(Holder { installation: String::new(), claim: ClaimId::default() }),
+        Ok(record) => record.map(|record| Holder {
+            installation: record.installation,
+            claim: record.claim,
+        }),
+        Err(_) => Some(Holder {
+            installation: String::new(),
+            claim: ClaimId::default(),
+        }),
     }
 }
 
@@ -156,11 +166,19 @@ pub fn is_held_by(object: &Value, holder: &Holder) -> bool {
 /// A place that may not be borrowed, or an object that is somebody else's. Then nothing of it is to be written.
 pub fn borrow(object: &Value, patches: &[&Value], holder: &Holder, phase: Phase) -> Result<Change, Refusal> {
     let known = ours(object, holder)?;
-    let mut lent = Lent { name: name_of(object), after: object.clone(), record: known.clone().unwrap_or_else(|| Record::new(holder)), phase };
+    let mut lent = Lent {
+        name: name_of(object),
+        after: object.clone(),
+        record: known.clone().unwrap_or_else(|| Record::new(holder)),
+        phase,
+    };
     for patch in patches {
         for (place, want) in leaves(&lent.after, patch) {
             if is_protected(&place) {
-                return Err(Refusal::Protected { object: lent.name, place });
+                return Err(Refusal::Protected {
+                    object: lent.name,
+                    place,
+                });
             }
             lent.set(place, want)?;
         }
@@ -170,7 +188,10 @@ pub fn borrow(object: &Value, patches: &[&Value], holder: &Holder, phase: Phase)
     if needed && known.as_ref() != Some(&lent.record) {
         lent.sign()?;
     }
-    Ok(Change { before: object.clone(), after: lent.after })
+    Ok(Change {
+        before: object.clone(),
+        after: lent.after,
+    })
 }
 
 /// The object as it was, and the record off, in one value. An object that does not carry this holder's record is unchanged.
@@ -198,7 +219,13 @@ pub fn give_back(object: &Value, holder: &Holder) -> Result<Return, Refusal> {
         }
         strip(&mut after, &record);
     }
-    Ok(Return { change: Change { before: object.clone(), after }, left })
+    Ok(Return {
+        change: Change {
+            before: object.clone(),
+            after,
+        },
+        left,
+    })
 }
 
 /// The object as `machine-of` is to see it: without the marks of our hold, with everything that the machine really does.
@@ -209,7 +236,11 @@ pub fn hide(object: &Value) -> Value {
     let mut shown = object.clone();
     match record(object) {
         Ok(Some(record)) => {
-            for place in record.places.iter().filter(|place| is_mark(&place.path) && !place.released) {
+            for place in record
+                .places
+                .iter()
+                .filter(|place| is_mark(&place.path) && !place.released)
+            {
                 if place.path.get(&shown) == place.set.as_ref() {
                     place.path.set(&mut shown, place.was.as_ref(), |_| {});
                 }
@@ -228,7 +259,10 @@ pub fn hide(object: &Value) -> Value {
 #[must_use]
 pub fn name_of(object: &Value) -> String {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
-    let (kind, name) = (text("/kind").unwrap_or("object"), text("/metadata/name").unwrap_or_default());
+    let (kind, name) = (
+        text("/kind").unwrap_or("object"),
+        text("/metadata/name").unwrap_or_default(),
+    );
     match text("/metadata/namespace") {
         Some(namespace) => format!("{kind} {namespace}/{name}"),
         None => format!("{kind} {name}"),
@@ -248,122 +282,17 @@ pub fn is_protected(place: &Pointer) -> bool {
     }
 }
 
-struct Lent {
-    name: String,
-    after: Value,
-    record: Record,
-    phase: Phase,
-}
-
-impl Lent {
-    fn set(&mut self, place: Pointer, want: Option<Value>) -> Result<(), Refusal> {
-        if let Some(index) = self.record.places.iter().position(|known| known.path.contains(&place)) {
-            return self.set_within(index, &place, want.as_ref());
-        }
-        let foreign = self.is_taken(&place);
-        if foreign && self.phase == Phase::Release {
-            return Ok(()); // Theirs now: the return leaves it to them as well.
-        }
-        if foreign {
-            return Err(Refusal::HeldByOther { object: self.name.clone(), place });
-        }
-        if let Some(known) = self.record.places.iter_mut().find(|known| known.path == place) {
-            known.update(want.clone(), self.phase);
-            return self.write(&place, want.as_ref());
-        }
-        if self.record.places.iter().any(|known| place.contains(&known.path)) {
-            return match want {
-                None => self.clear(&place),
-                Some(_) => Err(Refusal::Shape { object: self.name.clone(), place }),
-            };
-        }
-        let was = place.get(&self.after).cloned();
-        if self.phase == Phase::Release && was == want {
-            return Ok(());
-        }
-        self.record.places.push(Place::first(place.clone(), was, want.clone(), self.phase));
-        self.write(&place, want.as_ref())
-    }
-
-    /// A change inside a place that is borrowed as a whole.
-    fn set_within(&mut self, index: usize, place: &Pointer, want: Option<&Value>) -> Result<(), Refusal> {
-        self.write(place, want)?;
-        let known = &mut self.record.places[index];
-        let now = known.path.get(&self.after).cloned();
-        known.update(now, self.phase);
-        Ok(())
-    }
-
-    /// Takes a map away in which places are borrowed already: those keep their first value, the others get one now.
-    fn clear(&mut self, place: &Pointer) -> Result<(), Refusal> {
-        let mut standing = Vec::new();
-        if let Some(value) = place.get(&self.after) {
-            pointer::standing(place, value, &mut standing);
-            if self.phase == Phase::Provision {
-                self.record.note_cleared(place, value);
-            }
-        }
-        for known in self.record.places.iter_mut().filter(|known| place.contains(&known.path)) {
-            known.update(None, self.phase);
-        }
-        for (leaf, value) in standing {
-            let covered = self.record.places.iter().any(|known| known.path == leaf || known.path.contains(&leaf));
-            let above = self.record.places.iter().any(|known| leaf.contains(&known.path));
-            if !covered && !above {
-                self.record.places.push(Place::first(leaf, Some(value), None, self.phase));
-            }
-        }
-        self.write(place, None)
-    }
-
-    fn write(&mut self, place: &Pointer, want: Option<&Value>) -> Result<(), Refusal> {
-        let Record { maps, places, cleared, .. } = &mut self.record;
-        // A map inside a place that is borrowed whole comes back, or goes, with that place.
-        let is_known = |map: &Pointer| places.iter().any(|known| known.path == *map || known.path.contains(map)) || cleared.contains(map);
-        let note = |map: Pointer| {
-            if !maps.contains(&map) && !is_known(&map) {
-                maps.push(map);
-            }
-        };
-        if place.set(&mut self.after, want, note) {
-            return Ok(());
-        }
-        Err(Refusal::Shape { object: self.name.clone(), place: place.clone() })
-    }
-
-    /// Whether a field that names a holder names one that is not ours.
-    fn is_taken(&self, place: &Pointer) -> bool {
-        if !is_holder(place) {
-            return false;
-        }
-        let now = place.get(&self.after).filter(|value| !value.is_null());
-        match self.record.places.iter().find(|known| known.path == *place) {
-            Some(known) => now.is_some() && now != known.set.as_ref(),
-            None => now.is_some(),
-        }
-    }
-
-    /// Writes the record.
-    fn sign(&mut self) -> Result<(), Refusal> {
-        let place = loan_place();
-        let annotations = Pointer::default().child("metadata").child("annotations");
-        if annotations.get(&self.after).is_none() && !self.record.maps.contains(&annotations) {
-            self.record.maps.push(annotations);
-        }
-        let text = Value::String(self.record.text());
-        if place.set(&mut self.after, Some(&text), |_| {}) {
-            return Ok(());
-        }
-        Err(Refusal::Shape { object: self.name.clone(), place })
-    }
-}
-
 fn ours(object: &Value, holder: &Holder) -> Result<Option<Record>, Refusal> {
     match record(object) {
         Ok(Some(record)) if record.is_of(holder) => Ok(Some(record)),
-        Ok(Some(_)) => Err(Refusal::HeldByClaim { object: name_of(object) }),
+        Ok(Some(_)) => Err(Refusal::HeldByClaim {
+            object: name_of(object),
+        }),
         Ok(None) => Ok(None),
-        Err(why) => Err(Refusal::Unreadable { object: name_of(object), why: why.to_string() }),
+        Err(why) => Err(Refusal::Unreadable {
+            object: name_of(object),
+            why: why.to_string(),
+        }),
     }
 }
 
@@ -374,7 +303,10 @@ fn annotation(object: &Value) -> Option<&str> {
 }
 
 fn loan_place() -> Pointer {
-    Pointer::default().child("metadata").child("annotations").child(LOAN)
+    Pointer::default()
+        .child("metadata")
+        .child("annotations")
+        .child(LOAN)
 }
 
 fn strip(object: &mut Value, record: &Record) {
@@ -382,7 +314,11 @@ fn strip(object: &mut Value, record: &Record) {
     let mut maps: Vec<_> = record.maps.iter().collect();
     maps.sort_by_key(|map| std::cmp::Reverse(map.segments().len()));
     for map in maps {
-        if map.get(object).and_then(Value::as_object).is_some_and(serde_json::Map::is_empty) {
+        if map
+            .get(object)
+            .and_then(Value::as_object)
+            .is_some_and(serde_json::Map::is_empty)
+        {
             map.set(object, None, |_| {});
         }
     }

@@ -1,5 +1,8 @@
 //! Orders: what a driver is given, frozen before the first write outside, and what has drifted from it since.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use hostler_api::claim::{FrozenOrder, OwnedRef, Ref};
@@ -15,8 +18,15 @@ use crate::seams::{KindUse, Object, ObjectRef, Order, Preparation};
 use crate::view;
 
 /// Fields of a claim's spec that reach the node or say nothing about it: changing them is no drift.
-const LIVE_FIELDS: [&str; 7] =
-    ["displayName", "owner", "access", "typeRef", "profileRef", "terminationGracePeriod", "power"];
+const LIVE_FIELDS: [&str; 7] = [
+    "displayName",
+    "owner",
+    "access",
+    "typeRef",
+    "profileRef",
+    "terminationGracePeriod",
+    "power",
+];
 
 /// What an order is made of, as it stands now.
 #[derive(Clone, Copy, Debug)]
@@ -58,13 +68,22 @@ pub fn named(claim: &NodeClaim, provider: &NodeProvider, node_type: &NodeType) -
     let own = own_properties(claim, provider);
     let find = |key: &str| {
         let layers = [&own, &node_type.spec.properties, &provider.spec.properties];
-        layers.into_iter().find_map(|layer| layer.get(key)).filter(|value| !value.is_empty()).cloned()
+        layers
+            .into_iter()
+            .find_map(|layer| layer.get(key))
+            .filter(|value| !value.is_empty())
+            .cloned()
     };
     let keys = find(names::PROPERTY_SSH_KEYS).unwrap_or_default();
     Named {
         os_image: find(names::PROPERTY_OS_IMAGE),
         environment: find(names::PROPERTY_ENVIRONMENT).or_else(|| claim.spec.environment_ref.clone()),
-        ssh_keys: keys.split(',').map(str::trim).filter(|key| !key.is_empty()).map(ToOwned::to_owned).collect(),
+        ssh_keys: keys
+            .split(',')
+            .map(str::trim)
+            .filter(|key| !key.is_empty())
+            .map(ToOwned::to_owned)
+            .collect(),
     }
 }
 
@@ -77,11 +96,16 @@ impl Inputs<'_> {
         let layers = [
             &self.provider.spec.properties,
             &self.node_type.spec.properties,
-            self.environment.map_or(&none, |environment| &environment.spec.properties),
+            self.environment
+                .map_or(&none, |environment| &environment.spec.properties),
             self.os_image.map_or(&none, |image| &image.spec.properties),
             &own,
         ];
-        layers.into_iter().flatten().map(|(key, value)| (key.clone(), value.clone())).collect()
+        layers
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
     }
 
     /// The inputs, frozen. The boot Secret follows once its namespace is known: `prepared`.
@@ -114,14 +138,21 @@ impl Inputs<'_> {
         }
         let kept = |provider: &Value| of_type(provider, &frozen.node_type);
         if kept(&frozen.provider) != kept(&stated(self.provider)) {
-            differs.push(format!("provider {}", self.provider.metadata.name.as_deref().unwrap_or_default()));
+            differs.push(format!(
+                "provider {}",
+                self.provider.metadata.name.as_deref().unwrap_or_default()
+            ));
         }
         if short_name(self.node_type, self.provider) != frozen.node_type {
             differs.push("the node type".to_owned());
         }
         for (what, then, now) in [
             ("the OS image", &frozen.os_image, self.os_image.map(stated)),
-            ("the environment", &frozen.environment, self.environment.map(stated)),
+            (
+                "the environment",
+                &frozen.environment,
+                self.environment.map(stated),
+            ),
         ] {
             if essence(then.as_ref()) != essence(now.as_ref()) {
                 differs.push(what.to_owned());
@@ -129,12 +160,24 @@ impl Inputs<'_> {
         }
         let now = self.properties();
         let keys: BTreeSet<&String> = frozen.properties.keys().chain(now.keys()).collect();
-        let changed = keys.into_iter().filter(|key| frozen.properties.get(*key) != now.get(*key));
+        let changed = keys
+            .into_iter()
+            .filter(|key| frozen.properties.get(*key) != now.get(*key));
         differs.extend(changed.map(|key| format!("property {key}")));
         let spec = json(&self.claim.spec);
-        let fields: BTreeSet<&String> = [&frozen.claim, &spec].into_iter().filter_map(Value::as_object).flat_map(serde_json::Map::keys).collect();
-        let fields = fields.into_iter().filter(|field| !LIVE_FIELDS.contains(&field.as_str()) && *field != "properties");
-        differs.extend(fields.filter(|field| frozen.claim.get(*field) != spec.get(*field)).map(|field| format!("spec.{field}")));
+        let fields: BTreeSet<&String> = [&frozen.claim, &spec]
+            .into_iter()
+            .filter_map(Value::as_object)
+            .flat_map(serde_json::Map::keys)
+            .collect();
+        let fields = fields
+            .into_iter()
+            .filter(|field| !LIVE_FIELDS.contains(&field.as_str()) && *field != "properties");
+        differs.extend(
+            fields
+                .filter(|field| frozen.claim.get(*field) != spec.get(*field))
+                .map(|field| format!("spec.{field}")),
+        );
         differs
     }
 }
@@ -153,9 +196,17 @@ pub fn order(claim: &NodeClaim, frozen: &FrozenOrder) -> Order {
         claim: with_kind(view::object(&shown), "NodeClaim"),
         provider: with_kind(view::object(&frozen.provider), "NodeProvider"),
         node_type: frozen.node_type.clone(),
-        machine: status.and_then(|status| status.machine.as_ref()?.object.as_ref()).map(object_ref),
-        os_image: frozen.os_image.as_ref().map(|image| with_kind(view::object(image), "OSImage")),
-        environment: frozen.environment.as_ref().map(|one| with_kind(view::object(one), "NodeEnvironment")),
+        machine: status
+            .and_then(|status| status.machine.as_ref()?.object.as_ref())
+            .map(object_ref),
+        os_image: frozen
+            .os_image
+            .as_ref()
+            .map(|image| with_kind(view::object(image), "OSImage")),
+        environment: frozen
+            .environment
+            .as_ref()
+            .map(|one| with_kind(view::object(one), "NodeEnvironment")),
         properties: frozen.properties.clone(),
         boot_secret: boot.map(|boot| object_ref(&boot.object)),
         memo: status.and_then(|status| status.memo.clone()).unwrap_or_default(),
@@ -165,7 +216,11 @@ pub fn order(claim: &NodeClaim, frozen: &FrozenOrder) -> Order {
 /// The kinds that the driver said it uses, as frozen. One that this version cannot read is left out: nothing is allowed by it.
 #[must_use]
 pub fn uses(frozen: &FrozenOrder) -> Vec<KindUse> {
-    frozen.uses.iter().filter_map(|used| serde_json::from_value(used.clone()).ok()).collect()
+    frozen
+        .uses
+        .iter()
+        .filter_map(|used| serde_json::from_value(used.clone()).ok())
+        .collect()
 }
 
 /// Completes a frozen order with the names of what is made before the machine is taken; all follow from the claim's uid.
@@ -187,7 +242,10 @@ pub fn prepared(frozen: &mut FrozenOrder, preparation: &Preparation, claim_uid: 
 pub fn token_id(claim_uid: &str) -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let hash = Sha256::digest(format!("token of claim {claim_uid}").as_bytes());
-    hash.iter().take(6).map(|byte| char::from(LETTERS[usize::from(byte & 31)])).collect()
+    hash.iter()
+        .take(6)
+        .map(|byte| char::from(LETTERS[usize::from(byte & 31)]))
+        .collect()
 }
 
 /// Name of the Enrollment that reserves a node name in a tenant.
@@ -201,8 +259,15 @@ pub fn enrollment_name(tenant: &str, node: &str) -> String {
 pub fn holder(claim: &NodeClaim, installation: &str) -> Holder {
     let metadata = &claim.metadata;
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    let claim = ClaimId { namespace: text(&metadata.namespace), name: text(&metadata.name), uid: text(&metadata.uid) };
-    Holder { installation: installation.to_owned(), claim }
+    let claim = ClaimId {
+        namespace: text(&metadata.namespace),
+        name: text(&metadata.name),
+        uid: text(&metadata.uid),
+    };
+    Holder {
+        installation: installation.to_owned(),
+        claim,
+    }
 }
 
 /// A stored reference, as the seams have it.
@@ -228,16 +293,34 @@ pub fn stored_ref(object: &ObjectRef) -> Ref {
 }
 
 fn own_properties(claim: &NodeClaim, provider: &NodeProvider) -> BTreeMap<String, String> {
-    let listed = provider.metadata.annotations.as_ref().and_then(|all| all.get(names::TENANT_PROPERTIES));
-    let listed: BTreeSet<&str> = listed.map(String::as_str).unwrap_or_default().split(',').map(str::trim).collect();
+    let listed = provider
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(names::TENANT_PROPERTIES));
+    let listed: BTreeSet<&str> = listed
+        .map(String::as_str)
+        .unwrap_or_default()
+        .split(',')
+        .map(str::trim)
+        .collect();
     let may = |key: &str| names::TENANT_KEYS.contains(&key) || listed.contains(key);
-    claim.spec.properties.iter().filter(|(key, _)| may(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+    claim
+        .spec
+        .properties
+        .iter()
+        .filter(|(key, _)| may(key))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 fn short_name(node_type: &NodeType, provider: &NodeProvider) -> String {
     let full = node_type.metadata.name.as_deref().unwrap_or_default();
     let provider = provider.metadata.name.as_deref().unwrap_or_default();
-    full.strip_prefix(provider).and_then(|rest| rest.strip_prefix('.')).unwrap_or(full).to_owned()
+    full.strip_prefix(provider)
+        .and_then(|rest| rest.strip_prefix('.'))
+        .unwrap_or(full)
+        .to_owned()
 }
 
 /// A provider as far as orders of one type depend on it: the other types of its list may come and go.
@@ -264,7 +347,10 @@ fn essence(object: Option<&Value>) -> Option<(Value, Value)> {
             map.shift_remove(key);
         }
     }
-    Some((object.pointer("/metadata/name").cloned().unwrap_or_default(), spec))
+    Some((
+        object.pointer("/metadata/name").cloned().unwrap_or_default(),
+        spec,
+    ))
 }
 
 /// An object without its status and its bookkeeping.
@@ -283,153 +369,4 @@ fn with_kind(mut object: Object, kind: &str) -> Object {
 
 fn json(value: &impl Serialize) -> Value {
     serde_json::to_value(value).expect("API types always have a JSON form")
-}
-
-#[cfg(test)]
-mod tests {
-    use hostler_api::{NodeClaimSpec, NodeEnvironmentSpec, NodeProviderSpec, NodeTypeSpec, OSImageSpec};
-    use serde_json::json;
-
-    use super::*;
-
-    fn strings<const N: usize>(pairs: [(&str, &str); N]) -> BTreeMap<String, String> {
-        pairs.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
-    }
-
-    struct World {
-        claim: NodeClaim,
-        provider: NodeProvider,
-        node_type: NodeType,
-        environment: NodeEnvironment,
-        os_image: OSImage,
-    }
-
-    fn world() -> World {
-        let mut claim = NodeClaim::new(
-            "one-cqhsw",
-            NodeClaimSpec {
-                provider_ref: "metal3".to_owned(),
-                properties: strings([("vcluster.com/os-image", "u"), ("metal3.vcluster.com/image-url", "http://evil")]),
-                ..NodeClaimSpec::default()
-            },
-        );
-        claim.metadata.uid = Some("u-1".to_owned());
-        let mut provider = NodeProvider::new(
-            "metal3",
-            NodeProviderSpec {
-                properties: strings([("a", "provider"), ("b", "provider"), ("c", "provider"), ("d", "provider")]),
-                metal3: Some(json!({"clusterRef": {"namespace": "m"}, "nodeTypes": [{"name": "gpu", "x": 1}, {"name": "cpu"}]})),
-                ..NodeProviderSpec::default()
-            },
-        );
-        provider.metadata.annotations = Some(strings([("hostler.dev/tenant-properties", "d, e")]));
-        let node_type = NodeType::new(
-            "metal3.gpu",
-            NodeTypeSpec { properties: strings([("b", "type"), ("c", "type")]), ..NodeTypeSpec::default() },
-        );
-        let environment = NodeEnvironment::new(
-            "net",
-            NodeEnvironmentSpec { properties: strings([("c", "environment")]), ..NodeEnvironmentSpec::default() },
-        );
-        let os_image = OSImage::new(
-            "u",
-            OSImageSpec { properties: strings([("metal3.vcluster.com/image-url", "http://u")]), ..OSImageSpec::default() },
-        );
-        claim.spec.properties.insert("d".to_owned(), "claim".to_owned());
-        World { claim, provider, node_type, environment, os_image }
-    }
-
-    impl World {
-        fn inputs(&self) -> Inputs<'_> {
-            Inputs {
-                claim: &self.claim,
-                provider: &self.provider,
-                node_type: &self.node_type,
-                environment: Some(&self.environment),
-                os_image: Some(&self.os_image),
-                component: "driver-metal3",
-                digest: "sha256:1",
-                uses: &[],
-                tenant_uid: "t-1",
-            }
-        }
-    }
-
-    #[test]
-    fn the_later_layer_wins_and_a_tenant_sets_only_its_own_keys() {
-        let world = world();
-        let want = strings([
-            ("a", "provider"),
-            ("b", "type"),
-            ("c", "environment"),
-            ("d", "claim"),
-            ("metal3.vcluster.com/image-url", "http://u"),
-            ("vcluster.com/os-image", "u"),
-        ]);
-        assert_eq!(world.inputs().properties(), want);
-    }
-
-    #[test]
-    fn an_order_is_made_of_what_was_frozen() {
-        let mut world = world();
-        let mut frozen = world.inputs().freeze(Timestamp::UNIX_EPOCH);
-        let preparation =
-            Preparation { node_name: "n".to_owned(), boot_namespace: "m".to_owned(), network_data: None };
-        prepared(&mut frozen, &preparation, "u-1");
-        world.claim.spec.kubelet_args = strings([("v", "9")]);
-        let order = order(&world.claim, &frozen);
-        assert_eq!(order.claim.json["spec"].get("kubeletArgs"), None, "a later edit reached the order");
-        assert_eq!(order.node_type, "gpu");
-        assert_eq!(order.boot_secret, None, "a Secret that is not written yet");
-        frozen.boot_secret.as_mut().unwrap().uid = Some("s".to_owned());
-        let order = super::order(&world.claim, &frozen);
-        assert_eq!(order.boot_secret.unwrap().name, "hostler-u-1");
-        assert_eq!(frozen.token.as_deref(), Some(format!("bootstrap-token-{}", token_id("u-1")).as_str()));
-    }
-
-    #[test]
-    fn drift_is_told_by_name() {
-        let mut world = world();
-        let frozen = world.inputs().freeze(Timestamp::UNIX_EPOCH);
-        assert!(world.inputs().drifted_from(&frozen).is_empty());
-        world.claim.spec.type_ref = Some("metal3.gpu".to_owned());
-        world.provider.spec.metal3.as_mut().unwrap()["nodeTypes"] = json!([{"name": "gpu", "x": 1}, {"name": "new"}]);
-        assert!(world.inputs().drifted_from(&frozen).is_empty(), "another type of the provider is none of ours");
-        world.provider.spec.metal3.as_mut().unwrap()["nodeTypes"] = json!([{"name": "gpu", "x": 2}]);
-        world.os_image.spec.properties.insert("metal3.vcluster.com/image-url".to_owned(), "http://v".to_owned());
-        world.claim.spec.node_labels = strings([("a", "b")]);
-        let inputs = Inputs { digest: "sha256:2", environment: None, ..world.inputs() };
-        let want = [
-            "the driver",
-            "provider metal3",
-            "the environment",
-            "property c",
-            "property metal3.vcluster.com/image-url",
-            "spec.nodeLabels",
-        ];
-        assert_eq!(inputs.drifted_from(&frozen), want);
-    }
-
-    #[test]
-    fn names_in_properties_are_found_in_the_last_layer_that_has_them() {
-        let mut world = world();
-        world.provider.spec.properties.insert(names::PROPERTY_OS_IMAGE.to_owned(), "default".to_owned());
-        world.node_type.spec.properties.insert(names::PROPERTY_SSH_KEYS.to_owned(), "a, b".to_owned());
-        world.claim.spec.environment_ref = Some("net".to_owned());
-        let found = named(&world.claim, &world.provider, &world.node_type);
-        let want = Named {
-            os_image: Some("u".to_owned()),
-            environment: Some("net".to_owned()),
-            ssh_keys: vec!["a".to_owned(), "b".to_owned()],
-        };
-        assert_eq!(found, want);
-    }
-
-    #[test]
-    fn a_token_follows_from_its_claim() {
-        assert_eq!(token_id("u-1"), token_id("u-1"));
-        assert_ne!(token_id("u-1"), token_id("u-2"));
-        assert!(token_id("u-1").bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()));
-        assert_eq!(token_id("u-1").len(), 6);
-    }
 }

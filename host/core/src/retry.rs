@@ -33,7 +33,11 @@ pub enum Class {
 /// `spread` is a random number from 0 to 1 that the caller draws: many objects that fail together are not tried together.
 #[must_use]
 pub fn delay(class: Class, attempt: u32, spread: f64) -> Option<Duration> {
-    let spread = if spread.is_finite() { spread.clamp(0.0, 1.0) } else { 1.0 };
+    let spread = if spread.is_finite() {
+        spread.clamp(0.0, 1.0)
+    } else {
+        1.0
+    };
     match class {
         Class::Refused => None,
         // Never nothing at all: a conflict with a cache that is behind needs the cache to move.

@@ -5,9 +5,9 @@
 //! One thing out of scope rejects the whole answer: a judged plan is all or nothing, and the judging itself writes nothing.
 
 mod secrets;
-mod workload;
 #[cfg(test)]
 mod tests;
+mod workload;
 
 use hostler_api::names::{CLAIM_NAME, CLAIM_UID, INSTALLATION};
 use serde_json::{Map, Value, json};
@@ -56,7 +56,10 @@ pub struct OutOfScope {
 /// The first item out of scope, by name.
 pub fn judge(plan: &Plan, scope: &Scope<'_>, seen: &[&Value]) -> Result<(), OutOfScope> {
     if plan.memo.len() > LONGEST_MEMO {
-        return Err(out("memo", format!("has {} bytes; at most {LONGEST_MEMO} are kept", plan.memo.len())));
+        return Err(out(
+            "memo",
+            format!("has {} bytes; at most {LONGEST_MEMO} are kept", plan.memo.len()),
+        ));
     }
     scope.outcome(&plan.outcome)?;
     for loan in &plan.loans {
@@ -65,7 +68,12 @@ pub fn judge(plan: &Plan, scope: &Scope<'_>, seen: &[&Value]) -> Result<(), OutO
     let made: Vec<ObjectRef> = plan.owned.iter().filter_map(view::reference).collect();
     for (index, owned) in plan.owned.iter().enumerate() {
         let reference = view::reference(owned).filter(|reference| !reference.name.is_empty());
-        let reference = reference.ok_or_else(|| out(&format!("owned[{index}]"), "has no apiVersion, kind or metadata.name"))?;
+        let reference = reference.ok_or_else(|| {
+            out(
+                &format!("owned[{index}]"),
+                "has no apiVersion, kind or metadata.name",
+            )
+        })?;
         if made.iter().filter(|other| **other == reference).count() > 1 {
             return Err(out(&name(&reference), "is listed twice"));
         }
@@ -83,7 +91,10 @@ pub fn stamped(owned: &Value, grant: &Grant, holder: &Holder) -> Value {
     let mut object = owned.clone();
     let account = view::reference(owned).and_then(|reference| {
         let namespace = reference.namespace.unwrap_or_default();
-        grant.of(&reference.api_version, &reference.kind, &namespace)?.service_account.clone()
+        grant
+            .of(&reference.api_version, &reference.kind, &namespace)?
+            .service_account
+            .clone()
     });
     if let Some(account) = account {
         workload::run_as(&mut object, &account);
@@ -96,11 +107,20 @@ pub fn stamped(owned: &Value, grant: &Grant, holder: &Holder) -> Value {
         (CLAIM_NAME, holder.claim.name.as_str()),
         (INSTALLATION, holder.installation.as_str()),
     ];
-    let metadata = object.as_object_mut().and_then(|map| map.get_mut("metadata")).and_then(Value::as_object_mut);
+    let metadata = object
+        .as_object_mut()
+        .and_then(|map| map.get_mut("metadata"))
+        .and_then(Value::as_object_mut);
     if let Some(metadata) = metadata {
-        let map = metadata.entry("labels").or_insert_with(|| Value::Object(Map::new()));
+        let map = metadata
+            .entry("labels")
+            .or_insert_with(|| Value::Object(Map::new()));
         if let Some(map) = map.as_object_mut() {
-            map.extend(labels.into_iter().map(|(key, value)| (key.to_owned(), json!(value))));
+            map.extend(
+                labels
+                    .into_iter()
+                    .map(|(key, value)| (key.to_owned(), json!(value))),
+            );
         }
     }
     object
@@ -117,9 +137,14 @@ pub fn provider_names(provider: &Value, namespace: &str) -> bool {
             Value::Null | Value::Bool(_) | Value::Number(_) => false,
         }
     }
-    provider.get("spec").and_then(Value::as_object).is_some_and(|spec| {
-        spec.iter().any(|(key, value)| !matches!(key.as_str(), "displayName" | "properties") && says(value, namespace))
-    })
+    provider
+        .get("spec")
+        .and_then(Value::as_object)
+        .is_some_and(|spec| {
+            spec.iter().any(|(key, value)| {
+                !matches!(key.as_str(), "displayName" | "properties") && says(value, namespace)
+            })
+        })
 }
 
 impl Scope<'_> {
@@ -133,7 +158,11 @@ impl Scope<'_> {
         if only == self.phase {
             return Ok(());
         }
-        let call = if self.phase == Phase::Provision { "provision" } else { "release" };
+        let call = if self.phase == Phase::Provision {
+            "provision"
+        } else {
+            "release"
+        };
         Err(out("outcome", format!("{word:?} is no answer to {call}")))
     }
 
@@ -143,8 +172,12 @@ impl Scope<'_> {
             return Err(out(&item, "is not the machine of this order"));
         }
         let granted = self.granted(target, Access::BorrowFields)?;
-        let live = seen.iter().find(|object| view::reference(object).as_ref() == Some(target));
-        let uid = live.and_then(|object| object.pointer("/metadata/uid")).and_then(Value::as_str);
+        let live = seen
+            .iter()
+            .find(|object| view::reference(object).as_ref() == Some(target));
+        let uid = live
+            .and_then(|object| object.pointer("/metadata/uid"))
+            .and_then(Value::as_str);
         if uid.is_none() || uid != self.machine_uid {
             return Err(out(&item, "is no longer the object that the claim was bound to"));
         }
@@ -153,10 +186,15 @@ impl Scope<'_> {
                 return Err(out(&item, format!("{place} can never be borrowed")));
             }
             if !granted.lends(&place.to_string()) {
-                return Err(out(&item, format!("{place} is not granted; list it in `places` of the operator's file")));
+                return Err(out(
+                    &item,
+                    format!("{place} is not granted; list it in `places` of the operator's file"),
+                ));
             }
         }
-        secrets::references(patch, &mut |secret| self.boot_secret(&item, secret, target.namespace.as_deref(), &[]))
+        secrets::references(patch, &mut |secret| {
+            self.boot_secret(&item, secret, target.namespace.as_deref(), &[])
+        })
     }
 
     fn owned(&self, owned: &Value, reference: &ObjectRef, made: &[ObjectRef]) -> Result<(), OutOfScope> {
@@ -168,23 +206,42 @@ impl Scope<'_> {
         let metadata = owned.get("metadata").and_then(Value::as_object);
         for key in metadata.into_iter().flat_map(Map::keys) {
             if !matches!(key.as_str(), "name" | "namespace" | "labels" | "annotations") {
-                return Err(out(&item, format!("sets metadata.{key}, which is the host's or the API server's")));
+                return Err(out(
+                    &item,
+                    format!("sets metadata.{key}, which is the host's or the API server's"),
+                ));
             }
         }
         let label = |key: &str| owned.get("metadata")?.get("labels")?.get(key)?.as_str();
         if label(CLAIM_UID).is_some_and(|uid| uid != self.holder.claim.uid) {
             return Err(out(&item, "carries the uid of another claim"));
         }
-        if reference.kind == "Secret" && owned.get("type").and_then(Value::as_str).is_some_and(|kind| kind != "Opaque") {
-            return Err(out(&item, "is a Secret of a type that other parts of Kubernetes act on; only Opaque ones can be owned"));
+        if reference.kind == "Secret"
+            && owned
+                .get("type")
+                .and_then(Value::as_str)
+                .is_some_and(|kind| kind != "Opaque")
+        {
+            return Err(out(
+                &item,
+                "is a Secret of a type that other parts of Kubernetes act on; only Opaque ones can be owned",
+            ));
         }
         if workload::runs(owned) {
-            let bound = granted.namespaces.iter().any(|one| Some(one.as_str()) == reference.namespace.as_deref());
+            let bound = granted
+                .namespaces
+                .iter()
+                .any(|one| Some(one.as_str()) == reference.namespace.as_deref());
             if !bound || granted.service_account.is_none() {
-                return Err(out(&item, "runs something; name its namespace and a serviceAccount in the operator's file"));
+                return Err(out(
+                    &item,
+                    "runs something; name its namespace and a serviceAccount in the operator's file",
+                ));
             }
         }
-        secrets::references(owned, &mut |secret| self.boot_secret(&item, secret, reference.namespace.as_deref(), made))
+        secrets::references(owned, &mut |secret| {
+            self.boot_secret(&item, secret, reference.namespace.as_deref(), made)
+        })
     }
 
     /// The grant of an object, if all three sides agree.
@@ -204,30 +261,61 @@ impl Scope<'_> {
                 && allows(used.access, access)
         });
         if !asked {
-            return Err(out(&item, format!("was not asked for ({}) when the provider was described", word(access))));
+            return Err(out(
+                &item,
+                format!(
+                    "was not asked for ({}) when the provider was described",
+                    word(access)
+                ),
+            ));
         }
         if !provider_names(&self.order.provider.json, namespace) {
-            return Err(out(&item, format!("is in namespace {namespace}, which provider {} does not name", self.order.provider.name)));
+            return Err(out(
+                &item,
+                format!(
+                    "is in namespace {namespace}, which provider {} does not name",
+                    self.order.provider.name
+                ),
+            ));
         }
         let granted = self.grant.of(&object.api_version, &object.kind, namespace);
-        granted.filter(|granted| allows(granted.access, access)).ok_or_else(|| {
-            out(&item, format!("is not granted; add the kind with access = {:?} to the operator's file", word(access)))
-        })
+        granted
+            .filter(|granted| allows(granted.access, access))
+            .ok_or_else(|| {
+                out(
+                    &item,
+                    format!(
+                        "is not granted; add the kind with access = {:?} to the operator's file",
+                        word(access)
+                    ),
+                )
+            })
     }
 
     /// A Secret that an object points at must be the order's boot Secret, or one that the same answer makes.
-    fn boot_secret(&self, item: &str, secret: secrets::Reference<'_>, home: Option<&str>, made: &[ObjectRef]) -> Result<(), OutOfScope> {
+    fn boot_secret(
+        &self,
+        item: &str,
+        secret: secrets::Reference<'_>,
+        home: Option<&str>,
+        made: &[ObjectRef],
+    ) -> Result<(), OutOfScope> {
         let namespace = secret.namespace.or(home);
         let is_boot = self.order.boot_secret.as_ref().is_some_and(|boot| {
             secret.name.is_none_or(|name| name == boot.name) && namespace == boot.namespace.as_deref()
         });
         let is_made = made.iter().any(|object| {
-            object.kind == "Secret" && secret.name == Some(object.name.as_str()) && namespace == object.namespace.as_deref()
+            object.kind == "Secret"
+                && secret.name == Some(object.name.as_str())
+                && namespace == object.namespace.as_deref()
         });
         if is_boot || is_made {
             return Ok(());
         }
-        Err(out(item, format!("{} points at a Secret that is not this order's", secret.path)))
+        Err(out(
+            item,
+            format!("{} points at a Secret that is not this order's", secret.path),
+        ))
     }
 }
 
@@ -254,7 +342,10 @@ fn name(object: &ObjectRef) -> String {
 }
 
 fn out(item: &str, why: impl Into<String>) -> OutOfScope {
-    OutOfScope { item: item.to_owned(), why: why.into() }
+    OutOfScope {
+        item: item.to_owned(),
+        why: why.into(),
+    }
 }
 
 /// A DNS subdomain, as Kubernetes names most objects.

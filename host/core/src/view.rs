@@ -8,8 +8,16 @@ use serde_json::{Map, Value};
 use crate::seams::{Object, ObjectRef};
 
 /// Keys (in lower case, at their end) under which people keep what is nobody else's to read.
-const SECRET_KEYS: [&str; 8] =
-    ["password", "passwd", "passphrase", "secretkey", "privatekey", "accesskey", "apikey", "token"];
+const SECRET_KEYS: [&str; 8] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secretkey",
+    "privatekey",
+    "accesskey",
+    "apikey",
+    "token",
+];
 
 /// Annotations that are ours or a copy of the whole object.
 const HIDDEN_ANNOTATIONS: [&str; 2] = [LOAN, "kubectl.kubernetes.io/last-applied-configuration"];
@@ -27,7 +35,9 @@ pub fn object(json: &Value) -> Object {
             without_secrets(annotations);
         }
     }
-    if shown.get("kind").is_some_and(|kind| kind == "Secret") && shown.get("apiVersion").is_some_and(|version| version == "v1") {
+    if shown.get("kind").is_some_and(|kind| kind == "Secret")
+        && shown.get("apiVersion").is_some_and(|version| version == "v1")
+    {
         shown.retain(|key, _| !matches!(key.as_str(), "data" | "stringData"));
     }
     for (key, value) in &mut shown {
@@ -36,7 +46,13 @@ pub fn object(json: &Value) -> Object {
         }
     }
     shown.retain(|key, value| key == "metadata" || !is_secret(key, value));
-    let text = |key: &str| shown.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |key: &str| {
+        shown
+            .get(key)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     let metadata = |key: &str| shown.get("metadata")?.get(key)?.as_str().map(ToOwned::to_owned);
     Object {
         api_version: text("apiVersion"),
@@ -115,7 +131,10 @@ mod tests {
                 "metadata": {"name": "bmc", "namespace": "default", "uid": "s", "annotations": {"a": "b"}},
             })
         );
-        assert_eq!((shown.namespace.as_deref(), shown.uid.as_str()), (Some("default"), "s"));
+        assert_eq!(
+            (shown.namespace.as_deref(), shown.uid.as_str()),
+            (Some("default"), "s")
+        );
     }
 
     #[test]
@@ -126,7 +145,10 @@ mod tests {
             "status": {"phase": "Available"},
         });
         let shown = without_status(&provider);
-        assert_eq!(shown.json["spec"], json!({"bmc": {"credentialsName": "bmc", "list": [{"tokens": 3}]}}));
+        assert_eq!(
+            shown.json["spec"],
+            json!({"bmc": {"credentialsName": "bmc", "list": [{"tokens": 3}]}})
+        );
         assert_eq!(shown.json["metadata"]["labels"]["x/token"], "true");
         assert_eq!(shown.json.get("status"), None);
     }

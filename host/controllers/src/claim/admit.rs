@@ -9,25 +9,18 @@ use hostler_api::names;
 use hostler_core::boot::{self, Boot, Token};
 use hostler_core::order;
 use hostler_core::seams::Reason;
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Secret, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
 use kube::runtime::controller::Action;
 use kube::{Api, Client, Resource, ResourceExt};
-use rand::Rng;
 use serde_json::json;
 
 use super::{POLL, Turn};
 use crate::control_plane::TenantApi;
 use crate::error::{Error, Result};
 use crate::patch::{self, Created};
-
-/// Where Kubernetes keeps bootstrap tokens.
-const TOKENS: &str = "kube-system";
-const TOKEN_TYPE: &str = "bootstrap.kubernetes.io/token";
-const TOKEN_GROUPS: &str = "system:bootstrappers:kubeadm:default-node-token";
 
 impl Turn<'_> {
     /// Reserves the node's name and says by which token it will come.
@@ -41,9 +34,15 @@ impl Turn<'_> {
         let name = wanted.name_any();
         let made = match patch::create(&enrollments, &wanted).await? {
             Created::New(made) => made,
-            Created::Exists => patch::within(format!("reading Enrollment {name}"), enrollments.get(&name)).await?,
+            Created::Exists => {
+                patch::within(format!("reading Enrollment {name}"), enrollments.get(&name)).await?
+            }
         };
-        let ours = made.spec.claim.as_ref().is_some_and(|claim| claim.uid == self.uid());
+        let ours = made
+            .spec
+            .claim
+            .as_ref()
+            .is_some_and(|claim| claim.uid == self.uid());
         if !ours || made.meta().deletion_timestamp.is_some() {
             // The cache will show it, and the next turn decides.
             return Ok(Action::requeue(POLL));
@@ -62,13 +61,19 @@ impl Turn<'_> {
     pub(super) async fn admit(&mut self) -> Result<Action> {
         let frozen = self.frozen()?;
         let Some(tenant) = self.tenant(&frozen) else {
-            let reason = Reason::new("TenantOffline", "the tenant's API is not there yet; machines are ordered once they can join it");
+            let reason = Reason::new(
+                "TenantOffline",
+                "the tenant's API is not there yet; machines are ordered once they can join it",
+            );
             self.provisioned_not_yet(&reason);
             return Ok(Action::requeue(POLL));
         };
         self.confirm().await?;
         let Some(boot_ref) = frozen.boot_secret.clone() else {
-            return Err(Error::Bug(format!("the order of NodeClaim {} names no boot Secret", self.name())));
+            return Err(Error::Bug(format!(
+                "the order of NodeClaim {} names no boot Secret",
+                self.name()
+            )));
         };
         let namespace = boot_ref.object.namespace.clone().unwrap_or_default();
         let secrets: Api<Secret> = Api::namespaced(self.ctx.client.clone(), &namespace);
@@ -78,17 +83,27 @@ impl Turn<'_> {
             Some(_) => return Err(self.not_ours(&namespace, &boot_ref.object.name)),
             None => {
                 let token = self.ensure_token(&frozen, &tenant).await?;
-                let secret = self.boot_secret(&frozen, &tenant, token, &namespace, &boot_ref.object.name).await?;
+                let secret = self
+                    .boot_secret(&frozen, &tenant, token, &namespace, &boot_ref.object.name)
+                    .await?;
                 match patch::create(&secrets, &secret).await? {
                     Created::New(made) => made.uid(),
                     Created::Exists => return Err(self.not_ours(&namespace, &boot_ref.object.name)),
                 }
             }
         };
-        if let Some(boot) = self.status.order.as_mut().and_then(|order| order.boot_secret.as_mut()) {
+        if let Some(boot) = self
+            .status
+            .order
+            .as_mut()
+            .and_then(|order| order.boot_secret.as_mut())
+        {
             boot.uid = uid;
         }
-        self.provisioned_not_yet(&Reason::new("Ordering", "the boot data is written; the machine is ordered"));
+        self.provisioned_not_yet(&Reason::new(
+            "Ordering",
+            "the boot data is written; the machine is ordered",
+        ));
         Ok(Action::await_change())
     }
 
@@ -96,7 +111,8 @@ impl Turn<'_> {
     pub(super) async fn remove_boot_data(&self, frozen: &FrozenOrder) -> Result<bool> {
         let mut gone = true;
         for secret in self.labelled_secrets(&self.ctx.client).await? {
-            let secrets: Api<Secret> = Api::namespaced(self.ctx.client.clone(), &secret.namespace().unwrap_or_default());
+            let secrets: Api<Secret> =
+                Api::namespaced(self.ctx.client.clone(), &secret.namespace().unwrap_or_default());
             gone &= patch::delete(&secrets, &secret.name_any(), &secret.uid().unwrap_or_default()).await?;
         }
         match self.remove_token(frozen).await {
@@ -108,8 +124,14 @@ impl Turn<'_> {
         if let Some(node) = &self.status.node_name {
             let name = order::enrollment_name(&tenant, node);
             let enrollments = self.enrollments();
-            let found = patch::within(format!("reading Enrollment {name}"), enrollments.get_opt(&name)).await?;
-            let ours = found.filter(|one| one.spec.claim.as_ref().is_some_and(|claim| claim.uid == self.uid()));
+            let found =
+                patch::within(format!("reading Enrollment {name}"), enrollments.get_opt(&name)).await?;
+            let ours = found.filter(|one| {
+                one.spec
+                    .claim
+                    .as_ref()
+                    .is_some_and(|claim| claim.uid == self.uid())
+            });
             if let Some(ours) = ours {
                 gone &= patch::delete(&enrollments, &name, &ours.uid().unwrap_or_default()).await?;
             }
@@ -117,37 +139,14 @@ impl Turn<'_> {
         Ok(gone)
     }
 
-    /// Takes the token away; true once it is gone. A tenant that is not there has none.
-    pub(super) async fn remove_token(&self, frozen: &FrozenOrder) -> Result<bool> {
-        let (Some(tenant), Some(name)) = (self.tenant(frozen), frozen.token.as_deref()) else { return Ok(true) };
-        let tokens: Api<Secret> = Api::namespaced(tenant.client.clone(), TOKENS);
-        match self.secret(&tokens, name).await? {
-            Some(found) if self.is_ours(&found) => patch::delete(&tokens, name, &found.uid().unwrap_or_default()).await,
-            Some(_) | None => Ok(true),
-        }
-    }
-
-    /// Moves the token's end forward while the machine is still on its way; false if there is no token any more.
-    pub(super) async fn keep_token(&self, frozen: &FrozenOrder, tenant: &TenantApi) -> Result<bool> {
-        let Some(name) = frozen.token.as_deref() else { return Ok(true) };
-        let tokens: Api<Secret> = Api::namespaced(tenant.client.clone(), TOKENS);
-        let Some(found) = self.secret(&tokens, name).await?.filter(|found| self.is_ours(found)) else { return Ok(false) };
-        let ends = found.data.as_ref().and_then(|data| data.get("expiration"));
-        let ends = ends.and_then(|text| std::str::from_utf8(&text.0).ok()).and_then(|text| text.parse::<Timestamp>().ok());
-        let now = self.ctx.clock.now();
-        let half = SignedDuration::try_from(self.ctx.settings.token_lifetime / 2).unwrap_or(SignedDuration::MAX);
-        if ends.is_none_or(|ends| ends.duration_since(now) < half) {
-            let version = found.resource_version().unwrap_or_default();
-            let change = json!({ "data": { "expiration": ByteString(self.token_end().into_bytes()) } });
-            patch::update(&tokens, name, &version, change).await?;
-        }
-        Ok(true)
-    }
-
     pub(super) async fn labelled_secrets(&self, client: &Client) -> Result<Vec<Secret>> {
         let all: Api<Secret> = Api::all(client.clone());
         let ours = ListParams::default().labels(&format!("{}={}", names::CLAIM_UID, self.uid()));
-        Ok(patch::within("listing Secrets of a claim".to_owned(), all.list(&ours)).await?.items)
+        Ok(
+            patch::within("listing Secrets of a claim".to_owned(), all.list(&ours))
+                .await?
+                .items,
+        )
     }
 
     fn enrollments(&self) -> Api<api::Enrollment> {
@@ -156,9 +155,15 @@ impl Turn<'_> {
 
     fn new_enrollment(&self, frozen: &FrozenOrder, tenant: &str, node_name: &str) -> api::Enrollment {
         let spec = api::EnrollmentSpec {
-            tenant: NamedUid { name: tenant.to_owned(), uid: frozen.tenant_uid.clone().unwrap_or_default() },
+            tenant: NamedUid {
+                name: tenant.to_owned(),
+                uid: frozen.tenant_uid.clone().unwrap_or_default(),
+            },
             node_name: node_name.to_owned(),
-            claim: Some(NamedUid { name: self.name(), uid: self.uid().to_owned() }),
+            claim: Some(NamedUid {
+                name: self.name(),
+                uid: self.uid().to_owned(),
+            }),
         };
         let mut enrollment = api::Enrollment::new(&order::enrollment_name(tenant, node_name), spec);
         enrollment.metadata.namespace = Some(self.namespace());
@@ -166,61 +171,8 @@ impl Turn<'_> {
         enrollment
     }
 
-    async fn secret(&self, secrets: &Api<Secret>, name: &str) -> Result<Option<Secret>> {
+    pub(super) async fn secret(&self, secrets: &Api<Secret>, name: &str) -> Result<Option<Secret>> {
         patch::within(format!("reading Secret {name}"), secrets.get_opt(name)).await
-    }
-
-    async fn ensure_token(&self, frozen: &FrozenOrder, tenant: &TenantApi) -> Result<Token> {
-        let Some(name) = frozen.token.as_deref() else {
-            return Err(Error::Bug(format!("the order of NodeClaim {} names no token", self.name())));
-        };
-        let tokens: Api<Secret> = Api::namespaced(tenant.client.clone(), TOKENS);
-        let id = order::token_id(self.uid());
-        if let Some(found) = self.secret(&tokens, name).await? {
-            if !self.is_ours(&found) {
-                return Err(self.not_ours(TOKENS, name));
-            }
-            let secret = found.data.as_ref().and_then(|data| data.get("token-secret"));
-            let secret = secret.and_then(|text| String::from_utf8(text.0.clone()).ok());
-            let secret = secret.ok_or_else(|| Error::Refused(format!("Secret {TOKENS}/{name} has no token-secret; delete it")))?;
-            return Ok(Token { id, secret });
-        }
-        let token = Token { id, secret: random(16) };
-        match patch::create(&tokens, &self.token_secret(name, &token)).await? {
-            Created::New(_) => Ok(token),
-            Created::Exists => Err(Error::Busy(format!("Secret {TOKENS}/{name} appeared meanwhile"))),
-        }
-    }
-
-    fn token_secret(&self, name: &str, token: &Token) -> Secret {
-        let mut labels = self.labels();
-        for (key, value) in [
-            (names::TOKEN, "true".to_owned()),
-            (names::TOKEN_NODE_TYPE, "worker".to_owned()),
-            (names::TOKEN_CLAIM_NAME, self.name()),
-            (names::TOKEN_CLAIM_NAMESPACE, self.namespace()),
-        ] {
-            labels.insert(key.to_owned(), value);
-        }
-        if let Some(profile) = &self.claim.spec.profile_ref {
-            labels.insert(names::NODE_PROFILE.to_owned(), profile.clone());
-        }
-        let data = [
-            ("token-id", token.id.clone()),
-            ("token-secret", token.secret.clone()),
-            ("usage-bootstrap-authentication", "true".to_owned()),
-            ("usage-bootstrap-signing", "true".to_owned()),
-            ("auth-extra-groups", TOKEN_GROUPS.to_owned()),
-            ("description", format!("joins the node of NodeClaim {}", self.name())),
-            ("expiration", self.token_end()),
-        ];
-        secret(name, TOKENS, labels, Some(TOKEN_TYPE), data)
-    }
-
-    fn token_end(&self) -> String {
-        let lifetime = SignedDuration::try_from(self.ctx.settings.token_lifetime).unwrap_or(SignedDuration::MAX);
-        let end = self.ctx.clock.now().saturating_add(lifetime).unwrap_or(Timestamp::MAX);
-        end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 
     async fn boot_secret(
@@ -237,7 +189,8 @@ impl Turn<'_> {
         let preparation = driver.prepare(&ordered, &shown.objects()).await?;
         let profile = self.profile();
         // As ordered: a later edit of the claim is drift and does not reach this machine.
-        let spec: api::NodeClaimSpec = serde_json::from_value(frozen.claim.clone()).unwrap_or_else(|_| self.claim.spec.clone());
+        let spec: api::NodeClaimSpec =
+            serde_json::from_value(frozen.claim.clone()).unwrap_or_else(|_| self.claim.spec.clone());
         let boot = Boot {
             node_name: self.status.node_name.clone().unwrap_or_default(),
             server: tenant.join_server.clone(),
@@ -259,7 +212,9 @@ impl Turn<'_> {
     fn profile(&self) -> Option<api::NodeProfileSpec> {
         let chosen = self.status.profile.clone().and_then(|choice| choice.name);
         let remembered = || self.enrollment()?.status.as_ref()?.profile.as_ref()?.name.clone();
-        let name = chosen.or_else(remembered).or_else(|| self.claim.spec.profile_ref.clone())?;
+        let name = chosen
+            .or_else(remembered)
+            .or_else(|| self.claim.spec.profile_ref.clone())?;
         Some(self.ctx.stores.profiles.get(None, &name)?.spec.clone())
     }
 
@@ -275,18 +230,26 @@ impl Turn<'_> {
     }
 
     fn ssh_keys(&self, frozen: &FrozenOrder) -> Result<Vec<String>> {
-        let listed = frozen.properties.get(names::PROPERTY_SSH_KEYS).map(String::as_str).unwrap_or_default();
+        let listed = frozen
+            .properties
+            .get(names::PROPERTY_SSH_KEYS)
+            .map(String::as_str)
+            .unwrap_or_default();
         let names = listed.split(',').map(str::trim).filter(|name| !name.is_empty());
         names
             .map(|name| {
                 let key = self.ctx.stores.ssh_keys.get(None, name);
-                let key = key.ok_or_else(|| Error::Refused(format!("SSHKey {name} does not exist; create it, or leave it out")))?;
+                let key = key.ok_or_else(|| {
+                    Error::Refused(format!(
+                        "SSHKey {name} does not exist; create it, or leave it out"
+                    ))
+                })?;
                 Ok(key.spec.public_key.trim().to_owned())
             })
             .collect()
     }
 
-    fn labels(&self) -> BTreeMap<String, String> {
+    pub(super) fn labels(&self) -> BTreeMap<String, String> {
         [
             (names::CLAIM_UID, self.uid()),
             (names::CLAIM_NAME, self.holder.claim.name.as_str()),
@@ -301,18 +264,28 @@ impl Turn<'_> {
         secret.labels().get(names::CLAIM_UID).map(String::as_str) == Some(self.uid())
     }
 
-    fn not_ours(&self, namespace: &str, name: &str) -> Error {
-        Error::Refused(format!("Secret {namespace}/{name} exists already and was not made for NodeClaim {}; remove it", self.name()))
+    pub(super) fn not_ours(&self, namespace: &str, name: &str) -> Error {
+        Error::Refused(format!(
+            "Secret {namespace}/{name} exists already and was not made for NodeClaim {}; remove it",
+            self.name()
+        ))
     }
 }
 
 /// Taints from the first moment: the claim's and the profile's, so that there is no time without them.
 fn taints(spec: &api::NodeClaimSpec, profile: Option<&api::NodeProfileSpec>) -> Vec<Taint> {
-    let of_profile = profile.into_iter().flat_map(|profile| profile.taints.iter().chain(&profile.startup_taints));
-    spec.taints.iter().chain(&spec.startup_taints).chain(of_profile).cloned().collect()
+    let of_profile = profile
+        .into_iter()
+        .flat_map(|profile| profile.taints.iter().chain(&profile.startup_taints));
+    spec.taints
+        .iter()
+        .chain(&spec.startup_taints)
+        .chain(of_profile)
+        .cloned()
+        .collect()
 }
 
-fn secret<'k>(
+pub(super) fn secret<'k>(
     name: &str,
     namespace: &str,
     labels: BTreeMap<String, String>,
@@ -327,14 +300,11 @@ fn secret<'k>(
             ..ObjectMeta::default()
         },
         type_: kind.map(ToOwned::to_owned),
-        data: Some(data.into_iter().map(|(key, text)| (key.to_owned(), ByteString(text.into_bytes()))).collect()),
+        data: Some(
+            data.into_iter()
+                .map(|(key, text)| (key.to_owned(), ByteString(text.into_bytes())))
+                .collect(),
+        ),
         ..Secret::default()
     }
-}
-
-/// Letters and digits that a bootstrap token may have.
-fn random(length: usize) -> String {
-    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-    let mut source = rand::rng();
-    (0..length).map(|_| char::from(LETTERS[usize::from(source.random::<u8>() & 31)])).collect()
 }

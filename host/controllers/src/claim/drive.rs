@@ -7,7 +7,9 @@ use hostler_api::conditions::Fact;
 use hostler_core::loan::{self, Phase};
 use hostler_core::order::{self, stored_ref};
 use hostler_core::scope::Scope;
-use hostler_core::seams::{Driver, Failure, MachineIdentity, Object, ObjectRef, Order, Outcome, Plan, Progress, Reason};
+use hostler_core::seams::{
+    Driver, Failure, MachineIdentity, Object, ObjectRef, Order, Outcome, Plan, Progress, Reason,
+};
 use hostler_core::view;
 use kube::runtime::controller::Action;
 use serde_json::Value;
@@ -39,19 +41,44 @@ impl Turn<'_> {
         let begun = self.status.step.is_some();
         let mut shown = self.show(&frozen, &ordered, false).await?;
         let mut answer = driver.provision(&ordered, &shown.objects()).await;
-        if matches!(&answer, Ok(Plan { outcome: Outcome::Lost(_), .. })) {
+        if matches!(
+            &answer,
+            Ok(Plan {
+                outcome: Outcome::Lost(_),
+                ..
+            })
+        ) {
             // Not given up on what a watch remembers.
             shown = self.show(&frozen, &ordered, true).await?;
             answer = driver.provision(&ordered, &shown.objects()).await;
         }
         let plan = match answer {
-            Ok(Plan { outcome: Outcome::Lost(reason), .. }) if !begun && !self.is_lent(&shown) => return self.unbind(&reason).await,
+            Ok(Plan {
+                outcome: Outcome::Lost(reason),
+                ..
+            }) if !begun && !self.is_lent(&shown) => return self.unbind(&reason).await,
             Ok(plan) => plan,
-            Err(Failure::Exhausted(reason)) if !begun && !self.is_lent(&shown) => return self.unbind(&reason).await,
+            Err(Failure::Exhausted(reason)) if !begun && !self.is_lent(&shown) => {
+                return self.unbind(&reason).await;
+            }
+            Err(Failure::Exhausted(reason)) => {
+                self.provisioned_not_yet(&reason);
+                return Ok(Action::requeue(self.ctx.settings.capacity_retry));
+            }
             Err(failure) => return Err(failure.into()),
         };
         self.note_drift();
-        if let Err(reason) = self.judged(&plan, &frozen, &ordered, driver.as_ref(), &shown, Phase::Provision) {
+        if self.is_lent(&shown) {
+            self.settle();
+        }
+        if let Err(reason) = self.judged(
+            &plan,
+            &frozen,
+            &ordered,
+            driver.as_ref(),
+            &shown,
+            Phase::Provision,
+        ) {
             self.stuck("Provisioned", &reason);
             return Ok(steadily(self.ctx.settings.steady));
         }
@@ -61,7 +88,10 @@ impl Turn<'_> {
             }
             self.confirm().await?;
         }
-        match self.write(&plan, driver.as_ref(), &shown, Phase::Provision).await? {
+        match self
+            .write(&plan, driver.as_ref(), &shown, Phase::Provision)
+            .await?
+        {
             Written::Held(reason) if !begun && !self.is_lent(&shown) => return self.unbind(&reason).await,
             Written::Held(reason) | Written::Refused(reason) => {
                 self.stuck("Provisioned", &reason);
@@ -84,8 +114,14 @@ impl Turn<'_> {
         match outcome {
             Outcome::Working(progress) => {
                 self.progress(&progress);
-                let joined = if self.status.node_uid.is_some() { self.watch_node(frozen).await } else { self.renew(frozen).await };
-                let recheck = progress.recheck.map(|seconds| Duration::from_secs(u64::from(seconds.clamp(RECHECK.0, RECHECK.1))));
+                let joined = if self.status.node_uid.is_some() {
+                    self.watch_node(frozen).await
+                } else {
+                    self.renew(frozen).await
+                };
+                let recheck = progress
+                    .recheck
+                    .map(|seconds| Duration::from_secs(u64::from(seconds.clamp(RECHECK.0, RECHECK.1))));
                 Ok(soonest(recheck, joined, self.ctx.settings.steady))
             }
             Outcome::Ready(identity) => {
@@ -103,10 +139,24 @@ impl Turn<'_> {
     }
 
     /// Writes what differs between a plan and the world, in this order: own objects, loans, returns.
-    pub(super) async fn write(&mut self, plan: &Plan, driver: &dyn Driver, shown: &Shown, phase: Phase) -> Result<Written> {
+    pub(super) async fn write(
+        &mut self,
+        plan: &Plan,
+        driver: &dyn Driver,
+        shown: &Shown,
+        phase: Phase,
+    ) -> Result<Written> {
         let (grant, holder) = (driver.grant(), self.holder.clone());
         let mut recorded = self.status.owned.clone();
-        let ensured = owned::ensure(self.client(), self.kinds, &grant, &holder, &plan.owned, &mut recorded).await;
+        let ensured = owned::ensure(
+            self.client(),
+            self.kinds,
+            &grant,
+            &holder,
+            &plan.owned,
+            &mut recorded,
+        )
+        .await;
         // What was made is recorded also when something after it failed.
         self.status.owned = recorded;
         match ensured? {
@@ -114,7 +164,9 @@ impl Turn<'_> {
             Next::Record | Next::Written => return Ok(Written::Something),
             Next::NotOurs(reason) => return Ok(Written::Refused(reason)),
         }
-        let (Some(machine), Some(name)) = (&shown.machine, self.machine()) else { return Ok(Written::Nothing) };
+        let (Some(machine), Some(name)) = (&shown.machine, self.machine()) else {
+            return Ok(Written::Nothing);
+        };
         let patches: Vec<&Value> = plan.loans.iter().map(|loan| &loan.patch).collect();
         if patches.is_empty() {
             return Ok(Written::Nothing);
@@ -123,7 +175,11 @@ impl Turn<'_> {
             Ok(change) => change,
             Err(refusal) => {
                 let reason = Reason::new(refusal.code(), refusal.to_string());
-                return Ok(if refusal.is_held() { Written::Held(reason) } else { Written::Refused(reason) });
+                return Ok(if refusal.is_held() {
+                    Written::Held(reason)
+                } else {
+                    Written::Refused(reason)
+                });
             }
         };
         if change.is_nothing() {
@@ -136,7 +192,10 @@ impl Turn<'_> {
         if phase == Phase::Provision && !loan::is_held_by(machine, &holder) {
             self.after_take(&api, &name).await?;
             let text = format!("took {} {}", name.kind, name.name);
-            self.ctx.events.normal(&self.claim, "MachineTaken", "Claiming", &text).await;
+            self.ctx
+                .events
+                .normal(&self.claim, "MachineTaken", "Claiming", &text)
+                .await;
         }
         tracing::debug!(claim = self.name(), machine = taken.metadata.name, "loan written");
         Ok(Written::Something)
@@ -150,13 +209,18 @@ impl Turn<'_> {
             return Ok(()); // Also when it is being deleted: its release finds the loan.
         }
         borrow::undo(api, name, &self.holder).await?;
-        Err(crate::error::Error::Busy(format!("NodeClaim {} does not want the machine any more", self.name())))
+        Err(crate::error::Error::Busy(format!(
+            "NodeClaim {} does not want the machine any more",
+            self.name()
+        )))
     }
 
     /// Why the machine can not be taken, if it can not.
     async fn not_free(&self, driver: &dyn Driver, ordered: &Order, shown: &Shown) -> Option<Reason> {
         let machine = shown.machine.as_ref()?;
-        borrow::is_free(driver, &ordered.provider, machine, &shown.related()).await.err()
+        borrow::is_free(driver, &ordered.provider, machine, &shown.related())
+            .await
+            .err()
     }
 
     pub(super) fn judged(
@@ -181,7 +245,10 @@ impl Turn<'_> {
     }
 
     pub(super) fn is_lent(&self, shown: &Shown) -> bool {
-        shown.machine.as_ref().is_some_and(|machine| loan::is_held_by(machine, &self.holder))
+        shown
+            .machine
+            .as_ref()
+            .is_some_and(|machine| loan::is_held_by(machine, &self.holder))
     }
 
     /// Keeps what the driver left for its next call.
@@ -193,26 +260,48 @@ impl Turn<'_> {
     }
 
     /// Gives a lent machine back if it is free; what it answers if not is the reason to wait.
-    pub(super) async fn let_go(&mut self, driver: &dyn Driver, provider: &Object) -> Result<std::result::Result<(), Reason>> {
-        let Some(name) = self.machine() else { return Ok(Ok(())) };
+    pub(super) async fn let_go(
+        &mut self,
+        driver: &dyn Driver,
+        provider: &Object,
+    ) -> Result<std::result::Result<(), Reason>> {
+        let Some(name) = self.machine() else {
+            return Ok(Ok(()));
+        };
         // Read after the last write of the release, which ended an earlier turn or is behind this read on the same connection.
-        let Some(machine) = self.live_machine().await? else { return Ok(Ok(())) };
+        let Some(machine) = self.live_machine().await? else {
+            return Ok(Ok(()));
+        };
         if !loan::is_held_by(&machine, &self.holder) {
             return Ok(Ok(()));
         }
         let uses = self.status.order.as_ref().map(order::uses).unwrap_or_default();
-        let related: Vec<Object> = self.related(&uses, Some(&name)).await?.iter().map(view::object).collect();
+        let related: Vec<Object> = self
+            .related(&uses, Some(&name))
+            .await?
+            .iter()
+            .map(view::object)
+            .collect();
         let api = self.kinds.api_of(self.client(), &name).await?;
         match borrow::give_back(&api, driver, provider, &machine, &related, &self.holder).await? {
             Returned::Early(reason) => Ok(Err(reason)),
             Returned::Back(left) => {
                 self.status.loans.clear();
                 let text = format!("gave {} {} back", name.kind, name.name);
-                self.ctx.events.normal(&self.claim, "MachineReturned", "Releasing", &text).await;
+                self.ctx
+                    .events
+                    .normal(&self.claim, "MachineReturned", "Releasing", &text)
+                    .await;
                 if !left.is_empty() {
                     let places: Vec<String> = left.iter().map(ToString::to_string).collect();
-                    let text = format!("somebody changed {} meanwhile; their values stay", places.join(", "));
-                    self.ctx.events.warning(&self.claim, "PlacesLeft", "Releasing", &text).await;
+                    let text = format!(
+                        "somebody changed {} meanwhile; their values stay",
+                        places.join(", ")
+                    );
+                    self.ctx
+                        .events
+                        .warning(&self.claim, "PlacesLeft", "Releasing", &text)
+                        .await;
                 }
                 Ok(Ok(()))
             }
@@ -220,7 +309,9 @@ impl Turn<'_> {
     }
 
     fn show_loans(&mut self, machine: &Value) {
-        let Ok(Some(record)) = loan::record(machine) else { return };
+        let Ok(Some(record)) = loan::record(machine) else {
+            return;
+        };
         self.status.loans = record.places.iter().map(|place| place.path.to_string()).collect();
     }
 
@@ -233,7 +324,11 @@ impl Turn<'_> {
         self.status.step = Some("Provisioned".to_owned());
         self.status.provider_id = identity.provider_id;
         self.status.addresses = identity.addresses;
-        self.set(&Fact::yes("Provisioned", "Provisioned", "the machine runs what it was given"));
+        self.set(&Fact::yes(
+            "Provisioned",
+            "Provisioned",
+            "the machine runs what it was given",
+        ));
     }
 
     /// Keeps the token of a machine alive that is not ready yet.

@@ -1,11 +1,14 @@
 //! Fixes an order: every input as it is now, in the claim's status, before anything outside is touched; and undoes it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hostler_api as api;
-use hostler_api::conditions::Fact;
+use hostler_api::conditions::{self, Fact};
+use hostler_core::lifecycle;
 use hostler_core::loan;
 use hostler_core::order::{self, Inputs};
+use hostler_core::retry::{self, Class};
 use hostler_core::scope;
 use hostler_core::seams::{Failure, KindUse, Object, ObjectRef, Preparation, Reason};
 use hostler_core::view;
@@ -14,6 +17,9 @@ use kube::{Resource, ResourceExt};
 
 use super::{POLL, Turn};
 use crate::error::{Error, Result};
+
+/// Where given-up places are counted.
+const UNBINDING: &str = "claim.unbinding";
 
 /// What the properties of an order name, found.
 struct Found {
@@ -35,7 +41,10 @@ impl Turn<'_> {
             }
         };
         let Some((component, _)) = found.provider.spec.driver() else {
-            return Err(Error::Refused(format!("NodeProvider {} names no driver", found.provider.name_any())));
+            return Err(Error::Refused(format!(
+                "NodeProvider {} names no driver",
+                found.provider.name_any()
+            )));
         };
         let driver = self.ctx.plugins.driver(&component, None)?;
         let provider = view::object(&serde_json::to_value(found.provider.as_ref()).unwrap_or_default());
@@ -67,47 +76,103 @@ impl Turn<'_> {
         order::prepared(&mut frozen, &preparation, self.uid());
         self.status.order = Some(frozen);
         self.status.node_name = Some(preparation.node_name);
-        self.set(&Fact::not_yet("Provisioned", "Preparing", "the order is fixed; the node's name and boot data follow"));
-        self.set(&Fact::not_yet("Joined", "NotJoined", "the node has not joined yet"));
+        self.set(&Fact::not_yet(
+            "Provisioned",
+            "Preparing",
+            "the order is fixed; the node's name and boot data follow",
+        ));
+        self.set(&Fact::not_yet(
+            "Joined",
+            "NotJoined",
+            "the node has not joined yet",
+        ));
         self.note_drift();
         Ok(Action::await_change())
     }
 
     /// Gives the place up, with everything that was made for it; the machine itself was never taken.
     pub(super) async fn unbind(&mut self, reason: &Reason) -> Result<Action> {
+        if let Some(wait) = self.too_soon() {
+            self.provisioned_not_yet(reason);
+            return Ok(Action::requeue(wait));
+        }
         if let Some(frozen) = self.status.order.clone() {
             let machine = self.live_machine().await?;
             if machine.is_some_and(|machine| loan::is_held_by(&machine, &self.holder)) {
                 // The take landed and what this turn looked at is older. Nothing is given up that is held.
-                return Err(Error::Busy(format!("NodeClaim {} holds its machine; the inventory is behind", self.name())));
+                return Err(Error::Busy(format!(
+                    "NodeClaim {} holds its machine; the inventory is behind",
+                    self.name()
+                )));
             }
             self.confirm().await?;
             self.remove_boot_data(&frozen).await?;
         }
+        self.ctx.retries.after(UNBINDING, self.uid(), Class::Broken);
         self.status.machine = None;
         self.status.order = None;
         self.status.node_name = None;
         self.status.memo = None;
         self.status.step = None;
         let drop = ["Provisioned", "Joined", "NotDrifted"];
-        self.status.conditions.retain(|condition| !drop.contains(&condition.kind.as_str()));
+        self.status
+            .conditions
+            .retain(|condition| !drop.contains(&condition.kind.as_str()));
         self.set(&Fact::not_yet("Scheduled", &reason.code, &reason.text()));
         self.status.reason = Some(reason.code.clone());
         self.status.message = Some(reason.text());
         Ok(Action::await_change())
     }
 
+    /// How long a place is kept before it is given up again: the first one goes at once, and each further one stays longer,
+    /// since the scheduler may well choose the same.
+    fn too_soon(&self) -> Option<Duration> {
+        let before = self.ctx.retries.count(UNBINDING, self.uid());
+        if before == 0 {
+            return None;
+        }
+        let least = retry::delay(Class::Broken, before, 1.0)?;
+        let bound = conditions::find(&self.status.conditions, "Scheduled")?
+            .last_transition_time
+            .0;
+        least
+            .checked_sub(lifecycle::elapsed(bound, self.ctx.clock.now()))
+            .filter(|wait| !wait.is_zero())
+    }
+
+    /// Forgets how often a place was given up: this one is held.
+    pub(super) fn settle(&self) {
+        self.ctx.retries.reset(UNBINDING, self.uid());
+    }
+
     fn find(&self) -> std::result::Result<Found, Reason> {
         let stores = &self.ctx.stores;
         let namespace = self.namespace();
-        let gone = |what: String| Reason::new("OrderIncomplete", format!("{what} does not exist")).remedy("create it, or delete the claim");
+        let gone = |what: String| {
+            Reason::new("OrderIncomplete", format!("{what} does not exist"))
+                .remedy("create it, or delete the claim")
+        };
         let provider = stores.providers.get(None, &self.claim.spec.provider_ref);
-        let provider = provider.ok_or_else(|| gone(format!("NodeProvider {}", self.claim.spec.provider_ref)))?;
-        let full = self.status.machine.as_ref().map(|machine| machine.type_ref.clone()).unwrap_or_default();
-        let node_type = stores.node_types.get(None, &full).ok_or_else(|| gone(format!("NodeType {full}")))?;
+        let provider =
+            provider.ok_or_else(|| gone(format!("NodeProvider {}", self.claim.spec.provider_ref)))?;
+        let full = self
+            .status
+            .machine
+            .as_ref()
+            .map(|machine| machine.type_ref.clone())
+            .unwrap_or_default();
+        let node_type = stores
+            .node_types
+            .get(None, &full)
+            .ok_or_else(|| gone(format!("NodeType {full}")))?;
         let named = order::named(&self.claim, &provider, &node_type);
         let os_image = match named.os_image {
-            Some(name) => Some(stores.images.get(None, &name).ok_or_else(|| gone(format!("OSImage {name}")))?),
+            Some(name) => Some(
+                stores
+                    .images
+                    .get(None, &name)
+                    .ok_or_else(|| gone(format!("OSImage {name}")))?,
+            ),
             None => None,
         };
         let environment = match named.environment {
@@ -118,9 +183,19 @@ impl Turn<'_> {
             None => None,
         };
         let tenant_name = self.claim.spec.vcluster_ref.clone().unwrap_or_default();
-        let tenant = stores.tenants.get(Some(&namespace), &tenant_name).filter(|tenant| tenant.meta().deletion_timestamp.is_none());
-        let tenant = tenant.ok_or_else(|| gone(format!("VirtualClusterInstance {namespace}/{tenant_name}")))?;
-        Ok(Found { provider, node_type, environment, os_image, tenant_uid: tenant.uid().unwrap_or_default() })
+        let tenant = stores
+            .tenants
+            .get(Some(&namespace), &tenant_name)
+            .filter(|tenant| tenant.meta().deletion_timestamp.is_none());
+        let tenant =
+            tenant.ok_or_else(|| gone(format!("VirtualClusterInstance {namespace}/{tenant_name}")))?;
+        Ok(Found {
+            provider,
+            node_type,
+            environment,
+            os_image,
+            tenant_uid: tenant.uid().unwrap_or_default(),
+        })
     }
 
     async fn show_before(&self, uses: &[KindUse], machine: Option<&ObjectRef>) -> Result<Vec<Object>> {
@@ -130,20 +205,33 @@ impl Turn<'_> {
     }
 
     /// Whether a preparation stays where the driver may be.
-    fn check(&self, preparation: &Preparation, uses: &[KindUse], provider: &Object) -> std::result::Result<(), Reason> {
-        let out = |text: String| Reason::new(scope::CODE, text).remedy("replace the driver, or the provider's spec");
+    fn check(
+        &self,
+        preparation: &Preparation,
+        uses: &[KindUse],
+        provider: &Object,
+    ) -> std::result::Result<(), Reason> {
+        let out = |text: String| {
+            Reason::new(scope::CODE, text).remedy("replace the driver, or the provider's spec")
+        };
         let name = &preparation.node_name;
         let is_label = (1..=63).contains(&name.len())
-            && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
             && !name.starts_with('-')
             && !name.ends_with('-');
         if !is_label {
-            return Err(out(format!("the driver wants a node named {name:?}, which is no DNS label")));
+            return Err(out(format!(
+                "the driver wants a node named {name:?}, which is no DNS label"
+            )));
         }
         let namespace = &preparation.boot_namespace;
         let used = uses.iter().any(|used| used.namespace == *namespace);
         if !used || !scope::provider_names(&provider.json, namespace) {
-            return Err(out(format!("the driver wants boot data in namespace {namespace}, which the provider does not name")));
+            return Err(out(format!(
+                "the driver wants boot data in namespace {namespace}, which the provider does not name"
+            )));
         }
         Ok(())
     }

@@ -35,7 +35,10 @@ impl Kinds {
                 let kind = GroupVersionKind::gvk(group, version, kind);
                 let found = kube::discovery::pinned_kind(client, &kind);
                 let (resource, _) = patch::within(format!("looking up {}", kind.kind), found).await?;
-                self.known.write().expect("no holder panics").insert(key, resource.clone());
+                self.known
+                    .write()
+                    .expect("no holder panics")
+                    .insert(key, resource.clone());
                 resource
             }
         };
@@ -47,7 +50,13 @@ impl Kinds {
 
     /// The API that one object is in.
     pub(crate) async fn api_of(&self, client: &Client, object: &ObjectRef) -> Result<Api<DynamicObject>> {
-        self.api(client, &object.api_version, &object.kind, object.namespace.as_deref()).await
+        self.api(
+            client,
+            &object.api_version,
+            &object.kind,
+            object.namespace.as_deref(),
+        )
+        .await
     }
 
     /// A live read of one object; `None` where there is none.
@@ -56,12 +65,22 @@ impl Kinds {
             Err(error) if error.is_not_found() => return Ok(None),
             api => api?,
         };
-        let found = patch::within(format!("reading {} {}", object.kind, object.name), api.get_opt(&object.name)).await?;
+        let found = patch::within(
+            format!("reading {} {}", object.kind, object.name),
+            api.get_opt(&object.name),
+        )
+        .await?;
         found.map(|found| whole(&found, object)).transpose()
     }
 
     /// A live list of the objects of a kind.
-    pub(crate) async fn list(&self, client: &Client, api_version: &str, kind: &str, namespace: &str) -> Result<Vec<Value>> {
+    pub(crate) async fn list(
+        &self,
+        client: &Client,
+        api_version: &str,
+        kind: &str,
+        namespace: &str,
+    ) -> Result<Vec<Value>> {
         let api = match self.api(client, api_version, kind, Some(namespace)).await {
             Err(error) if error.is_not_found() => return Ok(Vec::new()),
             api => api?,

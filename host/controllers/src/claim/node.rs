@@ -28,7 +28,11 @@ impl Turn<'_> {
             Err(error) => {
                 tracing::debug!(claim = self.name(), error = %error, "the tenant's API does not answer");
                 if self.status.node_uid.is_some() {
-                    self.set(&Fact::unknown("Joined", "TenantUnreachable", "the tenant's API does not answer"));
+                    self.set(&Fact::unknown(
+                        "Joined",
+                        "TenantUnreachable",
+                        "the tenant's API does not answer",
+                    ));
                 }
                 Some(POLL * 5)
             }
@@ -38,28 +42,41 @@ impl Turn<'_> {
     async fn look_for_node(&mut self, frozen: &FrozenOrder) -> Result<Option<Duration>> {
         let Some(tenant) = self.tenant(frozen) else {
             if self.status.node_uid.is_some() {
-                self.set(&Fact::unknown("Joined", "TenantOffline", "the tenant's API is not there, so its node cannot be looked at"));
+                self.set(&Fact::unknown(
+                    "Joined",
+                    "TenantOffline",
+                    "the tenant's API is not there, so its node cannot be looked at",
+                ));
             }
             return Ok(Some(POLL * 5));
         };
         let node_name = self.status.node_name.clone().unwrap_or_default();
         let nodes: Api<Node> = Api::all(tenant.client.clone());
         let found = patch::within(format!("reading Node {node_name}"), nodes.get_opt(&node_name)).await?;
-        let signed = self.enrollment().and_then(|enrollment| enrollment.status.clone()?.approved_request).is_some();
+        let signed = self
+            .enrollment()
+            .and_then(|enrollment| enrollment.status.clone()?.approved_request)
+            .is_some();
         match found {
-            Some(node) if signed && is_ready(&node) => {
-                self.joined(&nodes, &node, frozen).await?;
-                Ok(None)
-            }
+            Some(node) if signed && is_ready(&node) => self.joined(&nodes, &node, frozen).await,
             Some(node) if signed => {
-                let reason = if self.status.node_uid.is_some() { "NodeNotReady" } else { "NotReady" };
-                self.set(&Fact::not_yet("Joined", reason, &format!("Node {} has joined and is not Ready", node.name_any())));
+                let reason = if self.status.node_uid.is_some() {
+                    "NodeNotReady"
+                } else {
+                    "NotReady"
+                };
+                self.set(&Fact::not_yet(
+                    "Joined",
+                    reason,
+                    &format!("Node {} has joined and is not Ready", node.name_any()),
+                ));
                 Ok(Some(POLL * 5))
             }
             Some(_) => {
                 // Not by this claim's token: what is called so is not this machine's node.
                 let text = format!("a Node {node_name} exists that did not join by this claim's token");
-                let reason = Reason::new("NodeNotOurs", text).remedy("remove it from the tenant, so that the machine can join");
+                let reason = Reason::new("NodeNotOurs", text)
+                    .remedy("remove it from the tenant, so that the machine can join");
                 self.stuck("Joined", &reason);
                 Ok(Some(POLL * 5))
             }
@@ -67,7 +84,12 @@ impl Turn<'_> {
         }
     }
 
-    async fn not_there(&mut self, frozen: &FrozenOrder, tenant: &TenantApi, signed: bool) -> Result<Option<Duration>> {
+    async fn not_there(
+        &mut self,
+        frozen: &FrozenOrder,
+        tenant: &TenantApi,
+        signed: bool,
+    ) -> Result<Option<Duration>> {
         if self.status.node_uid.is_some() {
             let text = "the Node was deleted from the tenant, and the machine has not joined again";
             let reason = Reason::new("NodeMissing", text).remedy("restart its kubelet, or delete the claim");
@@ -76,41 +98,71 @@ impl Turn<'_> {
         }
         if !self.keep_token(frozen, tenant).await? && !signed {
             let text = "the token that the machine joins by was taken away before it joined";
-            let reason = Reason::new("TokenGone", text).remedy("delete the claim; a new one gets a new token");
+            let reason =
+                Reason::new("TokenGone", text).remedy("delete the claim; a new one gets a new token");
             self.stuck("Joined", &reason);
             return Ok(Some(POLL * 5));
         }
-        self.set(&Fact::not_yet("Joined", "NotJoined", "the machine runs; its node has not joined yet"));
+        self.set(&Fact::not_yet(
+            "Joined",
+            "NotJoined",
+            "the machine runs; its node has not joined yet",
+        ));
         Ok(Some(POLL))
     }
 
-    async fn joined(&mut self, nodes: &Api<Node>, node: &Node, frozen: &FrozenOrder) -> Result<()> {
+    async fn joined(
+        &mut self,
+        nodes: &Api<Node>,
+        node: &Node,
+        frozen: &FrozenOrder,
+    ) -> Result<Option<Duration>> {
         let first = self.status.node_uid.is_none();
         self.status.node_uid = node.uid();
-        self.set(&Fact::yes("Joined", "Joined", &format!("Node {} is Ready", node.name_any())));
+        self.set(&Fact::yes(
+            "Joined",
+            "Joined",
+            &format!("Node {} is Ready", node.name_any()),
+        ));
         if first {
             let text = format!("Node {} has joined", node.name_any());
-            self.ctx.events.normal(&self.claim, "NodeJoined", "Claiming", &text).await;
+            self.ctx
+                .events
+                .normal(&self.claim, "NodeJoined", "Claiming", &text)
+                .await;
         }
         self.remove_token(frozen).await?;
-        let known = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
+        let known = node
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.provider_id.as_deref())
+            .unwrap_or_default();
         if let Some(id) = self.status.provider_id.as_ref().filter(|_| known.is_empty()) {
             let version = node.resource_version().unwrap_or_default();
             let change = json!({ "spec": { "providerID": id } });
             match patch::update(nodes, &node.name_any(), &version, change).await {
-                // Its kubelet writes too; the next turn tries again.
-                Err(error) if error.is_conflict() => tracing::debug!(node = node.name_any(), "providerID comes later"),
+                // Its kubelet writes too.
+                Err(error) if error.is_conflict() => return Ok(Some(POLL)),
                 other => drop(other?),
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// One step of taking the node out of use.
     pub(super) async fn drain(&mut self) -> Result<Action> {
         let frozen = self.frozen()?;
-        let started = self.status.release_started.clone().map_or_else(|| self.ctx.clock.now(), |time| time.0);
-        let grace = self.claim.spec.termination_grace_period.as_deref().map_or(Ok(Grace::default()), Grace::parse);
+        let started = self
+            .status
+            .release_started
+            .clone()
+            .map_or_else(|| self.ctx.clock.now(), |time| time.0);
+        let grace = self
+            .claim
+            .spec
+            .termination_grace_period
+            .as_deref()
+            .map_or(Ok(Grace::default()), Grace::parse);
         let patience = Patience {
             // A period that cannot be read is no reason to wait for ever.
             grace: grace.unwrap_or_default(),
@@ -126,7 +178,10 @@ impl Turn<'_> {
                 Ok(Action::requeue(Duration::ZERO))
             }
             (Drain::Wait, _) | (_, None) => {
-                self.destroying(&Reason::new("Draining", "waiting for the tenant's API and its Node"));
+                self.destroying(&Reason::new(
+                    "Draining",
+                    "waiting for the tenant's API and its Node",
+                ));
                 Ok(Action::requeue(POLL))
             }
             (step, Some(tenant)) => {
@@ -145,20 +200,36 @@ impl Turn<'_> {
         match step {
             Drain::Cordon => {
                 self.destroying(&Reason::new("Draining", "the node takes no new pods"));
-                let Some(node) = patch::within(format!("reading Node {name}"), nodes.get_opt(&name)).await? else { return Ok(()) };
+                let Some(node) = patch::within(format!("reading Node {name}"), nodes.get_opt(&name)).await?
+                else {
+                    return Ok(());
+                };
                 let version = node.resource_version().unwrap_or_default();
-                patch::update(&nodes, &name, &version, json!({ "spec": { "unschedulable": true } })).await?;
+                patch::update(
+                    &nodes,
+                    &name,
+                    &version,
+                    json!({ "spec": { "unschedulable": true } }),
+                )
+                .await?;
             }
             Drain::Evict => {
-                self.destroying(&Reason::new("Draining", format!("{} pods are still to leave the node", pods.len())));
+                self.destroying(&Reason::new(
+                    "Draining",
+                    format!("{} pods are still to leave the node", pods.len()),
+                ));
                 for pod in pods.iter().filter(|pod| pod.meta().deletion_timestamp.is_none()) {
-                    let all: Api<Pod> = Api::namespaced(tenant.client.clone(), &pod.namespace().unwrap_or_default());
+                    let all: Api<Pod> =
+                        Api::namespaced(tenant.client.clone(), &pod.namespace().unwrap_or_default());
                     patch::evict(&all, &pod.name_any()).await?;
                 }
             }
             Drain::Delete => {
                 self.destroying(&Reason::new("DeletingNode", "the node is deleted"));
-                let Some(node) = patch::within(format!("reading Node {name}"), nodes.get_opt(&name)).await? else { return Ok(()) };
+                let Some(node) = patch::within(format!("reading Node {name}"), nodes.get_opt(&name)).await?
+                else {
+                    return Ok(());
+                };
                 patch::delete(&nodes, &name, &node.uid().unwrap_or_default()).await?;
             }
             Drain::Wait | Drain::Done(_) => {}
@@ -167,14 +238,25 @@ impl Turn<'_> {
     }
 
     async fn left(&mut self, left: Left) {
-        if !left.is_clean() {
-            self.ctx.events.warning(&self.claim, left.reason(), "Releasing", left.message()).await;
+        let events = &self.ctx.events;
+        let (reason, message) = (left.reason(), left.message());
+        match left {
+            Left::NodeGone => {}
+            // Told, and no warning: who deletes a tenant wants its nodes gone, too.
+            Left::TenantGone => events.normal(&self.claim, reason, "Releasing", message).await,
+            Left::TenantUnreachable | Left::NodeStuck | Left::NodeNotOurs => {
+                events.warning(&self.claim, reason, "Releasing", message).await;
+            }
         }
         self.set(&Fact::not_yet("Joined", left.reason(), left.message()));
         self.destroying(&Reason::new("Releasing", "the machine is on its way back"));
     }
 
-    async fn node_sight(&self, frozen: &FrozenOrder, tenant: Option<&Arc<TenantApi>>) -> (NodeSight, Vec<Pod>) {
+    async fn node_sight(
+        &self,
+        frozen: &FrozenOrder,
+        tenant: Option<&Arc<TenantApi>>,
+    ) -> (NodeSight, Vec<Pod>) {
         if self.tenant_leaves(frozen) {
             return (NodeSight::TenantGone, Vec::new());
         }
@@ -182,7 +264,9 @@ impl Turn<'_> {
         if !booted {
             return (NodeSight::Absent, Vec::new()); // Without boot data nothing could ever join.
         }
-        let Some(tenant) = tenant else { return (NodeSight::Unreachable, Vec::new()) };
+        let Some(tenant) = tenant else {
+            return (NodeSight::Unreachable, Vec::new());
+        };
         self.look(frozen, tenant).await.unwrap_or_else(|error| {
             tracing::debug!(claim = self.name(), error = %error, "the tenant's API does not answer");
             (NodeSight::Unreachable, Vec::new())
@@ -210,10 +294,15 @@ impl Turn<'_> {
         }
         let all: Api<Pod> = Api::all(tenant.client.clone());
         let on_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
-        let pods = patch::within(format!("listing pods of Node {name}"), all.list(&on_node)).await?.items;
+        let pods = patch::within(format!("listing pods of Node {name}"), all.list(&on_node))
+            .await?
+            .items;
         let pods: Vec<Pod> = pods.into_iter().filter(must_leave).collect();
         let sight = NodeSight::Present {
-            cordoned: node.spec.as_ref().is_some_and(|spec| spec.unschedulable == Some(true)),
+            cordoned: node
+                .spec
+                .as_ref()
+                .is_some_and(|spec| spec.unschedulable == Some(true)),
             pods: pods.len(),
             deleted: node.meta().deletion_timestamp.as_ref().map(|time| time.0),
         };
@@ -222,7 +311,10 @@ impl Turn<'_> {
 
     /// Whether a Node is the one that joined by this claim's token.
     pub(super) fn is_own(&self, node: &Node) -> bool {
-        let memory = self.enrollment().and_then(|enrollment| enrollment.status.clone()).unwrap_or_default();
+        let memory = self
+            .enrollment()
+            .and_then(|enrollment| enrollment.status.clone())
+            .unwrap_or_default();
         let known = [self.status.node_uid.clone(), memory.node_uid.clone()];
         if known.iter().any(Option::is_some) {
             return known.contains(&node.uid());
@@ -234,7 +326,10 @@ impl Turn<'_> {
 /// Whether a pod holds up a drain: what belongs to the node itself, and what has ended, does not.
 fn must_leave(pod: &Pod) -> bool {
     let is_mirror = pod.annotations().contains_key("kubernetes.io/config.mirror");
-    let is_daemon = pod.owner_references().iter().any(|owner| owner.kind == "DaemonSet" && owner.controller == Some(true));
+    let is_daemon = pod
+        .owner_references()
+        .iter()
+        .any(|owner| owner.kind == "DaemonSet" && owner.controller == Some(true));
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     !is_mirror && !is_daemon && !matches!(phase, Some("Succeeded" | "Failed"))
 }

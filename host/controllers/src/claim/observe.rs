@@ -28,12 +28,22 @@ pub(super) struct Shown {
 impl Shown {
     /// All of them.
     pub(super) fn all(&self) -> Vec<Value> {
-        self.machine.iter().chain(&self.related).chain(&self.others).cloned().collect()
+        self.machine
+            .iter()
+            .chain(&self.related)
+            .chain(&self.others)
+            .cloned()
+            .collect()
     }
 
     /// All of them as the driver sees them.
     pub(super) fn objects(&self) -> Vec<Object> {
-        self.machine.iter().chain(&self.related).chain(&self.others).map(view::object).collect()
+        self.machine
+            .iter()
+            .chain(&self.related)
+            .chain(&self.others)
+            .map(view::object)
+            .collect()
     }
 
     /// The related ones as the driver sees them.
@@ -44,35 +54,61 @@ impl Shown {
 
 impl Turn<'_> {
     pub(super) async fn observe(&self, state: &State) -> Result<Sight> {
-        let nothing = Sight { machine: Machine::NotNeeded, reservation: Reservation::Missing, holding: false };
+        let nothing = Sight {
+            machine: Machine::NotNeeded,
+            reservation: Reservation::Missing,
+            holding: false,
+        };
         Ok(match state {
-            State::Unguarded | State::Unbound | State::Failed | State::Ended | State::Ending { .. } | State::Draining => nothing,
-            State::Bound | State::Driving { .. } => Sight { machine: self.machine_sight().await?, ..nothing },
-            State::Frozen { .. } => {
-                Sight { machine: self.machine_sight().await?, reservation: self.reservation(), ..nothing }
-            }
+            State::Unguarded
+            | State::Unbound
+            | State::Failed
+            | State::Ended
+            | State::Ending { .. }
+            | State::Draining => nothing,
+            State::Bound | State::Driving { .. } => Sight {
+                machine: self.machine_sight().await?,
+                ..nothing
+            },
+            State::Frozen { .. } => Sight {
+                machine: self.machine_sight().await?,
+                reservation: self.reservation(),
+                ..nothing
+            },
             State::Releasing => {
                 let machine = self.live_machine().await?;
                 let lent = machine.is_some_and(|machine| loan::is_held_by(&machine, &self.holder));
-                Sight { holding: lent || !self.status.owned.is_empty(), ..nothing }
+                Sight {
+                    holding: lent || !self.status.owned.is_empty(),
+                    ..nothing
+                }
             }
         })
     }
 
     async fn machine_sight(&self) -> Result<Machine> {
-        let Some(name) = self.machine() else { return Ok(Machine::NotNeeded) };
+        let Some(name) = self.machine() else {
+            return Ok(Machine::NotNeeded);
+        };
         let known = match self.cached_machine() {
             Some(known) => Some(known),
             // The cache may be behind, or its provider gone: before a machine is given up for lost, it is looked for.
             None => self.kinds.get(self.client(), &name).await?,
         };
-        let Some(known) = known else { return Ok(Machine::Gone) };
+        let Some(known) = known else {
+            return Ok(Machine::Gone);
+        };
         if known.pointer("/metadata/uid").and_then(Value::as_str) != self.machine_uid() {
             return Ok(Machine::Replaced);
         }
         Ok(Machine::Here(match loan::holder(&known) {
             None => Hold::Free,
-            Some(holder) if holder.installation == self.holder.installation && holder.claim.uid == self.holder.claim.uid => Hold::Ours,
+            Some(holder)
+                if holder.installation == self.holder.installation
+                    && holder.claim.uid == self.holder.claim.uid =>
+            {
+                Hold::Ours
+            }
             Some(_) => Hold::Others,
         }))
     }
@@ -81,8 +117,17 @@ impl Turn<'_> {
     fn cached_machine(&self) -> Option<Value> {
         let name = self.machine()?;
         let provider = match &self.status.order {
-            Some(order) => order.provider.pointer("/metadata/uid").and_then(Value::as_str).map(ToOwned::to_owned),
-            None => self.ctx.stores.providers.get(None, &self.claim.spec.provider_ref).and_then(|provider| provider.uid()),
+            Some(order) => order
+                .provider
+                .pointer("/metadata/uid")
+                .and_then(Value::as_str)
+                .map(ToOwned::to_owned),
+            None => self
+                .ctx
+                .stores
+                .providers
+                .get(None, &self.claim.spec.provider_ref)
+                .and_then(|provider| provider.uid()),
         }?;
         let entry = self.ctx.machines.find(&provider, &name)?;
         let whole = kinds::whole(&entry.object, &name).ok()?;
@@ -91,7 +136,9 @@ impl Turn<'_> {
 
     /// The machine on a live read, if it is the one that the claim names.
     pub(super) async fn live_machine(&self) -> Result<Option<Value>> {
-        let Some(name) = self.machine() else { return Ok(None) };
+        let Some(name) = self.machine() else {
+            return Ok(None);
+        };
         let live = self.kinds.get(self.client(), &name).await?;
         Ok(live.filter(|live| live.pointer("/metadata/uid").and_then(Value::as_str) == self.machine_uid()))
     }
@@ -108,7 +155,9 @@ impl Turn<'_> {
         let owned = self.status.owned.iter().filter(|owned| owned.uid.is_some());
         for owned in owned {
             let found = self.kinds.get(self.client(), &object_ref(&owned.object)).await?;
-            others.extend(found.filter(|found| found.pointer("/metadata/uid").and_then(Value::as_str) == owned.uid.as_deref()));
+            others.extend(found.filter(|found| {
+                found.pointer("/metadata/uid").and_then(Value::as_str) == owned.uid.as_deref()
+            }));
         }
         let grant = self.driver(frozen)?.grant();
         for want in frozen.wants.iter().map(object_ref) {
@@ -118,7 +167,11 @@ impl Turn<'_> {
                 others.extend(self.kinds.get(self.client(), &want).await?);
             }
         }
-        Ok(Shown { machine, related, others })
+        Ok(Shown {
+            machine,
+            related,
+            others,
+        })
     }
 
     /// Objects beside a machine, by its name.
@@ -126,7 +179,11 @@ impl Turn<'_> {
         let mut found = Vec::new();
         let Some(machine) = machine else { return Ok(found) };
         for used in uses.iter().filter(|used| used.role == Role::Related) {
-            let name = ObjectRef { api_version: used.api_version.clone(), kind: used.kind.clone(), ..machine.clone() };
+            let name = ObjectRef {
+                api_version: used.api_version.clone(),
+                kind: used.kind.clone(),
+                ..machine.clone()
+            };
             found.extend(self.kinds.get(self.client(), &name).await?);
         }
         Ok(found)
@@ -139,13 +196,21 @@ impl Turn<'_> {
     }
 
     fn reservation(&self) -> Reservation {
-        let Some(enrollment) = self.enrollment() else { return Reservation::Missing };
+        let Some(enrollment) = self.enrollment() else {
+            return Reservation::Missing;
+        };
         let Some(claim) = &enrollment.spec.claim else {
-            return Reservation::Taken { leaving: enrollment.meta().deletion_timestamp.is_some() };
+            return Reservation::Taken {
+                leaving: enrollment.meta().deletion_timestamp.is_some(),
+            };
         };
         if claim.uid == self.uid() {
-            let token = enrollment.status.as_ref().and_then(|status| status.token_id.as_deref());
-            let complete = token == Some(order::token_id(self.uid()).as_str()) && enrollment.meta().deletion_timestamp.is_none();
+            let token = enrollment
+                .status
+                .as_ref()
+                .and_then(|status| status.token_id.as_deref());
+            let complete = token == Some(order::token_id(self.uid()).as_str())
+                && enrollment.meta().deletion_timestamp.is_none();
             return Reservation::Ours { complete };
         }
         let other = self.ctx.stores.claims.get(Some(&self.namespace()), &claim.name);

@@ -57,15 +57,20 @@ impl Turn<'_> {
         };
         let gone = plan.outcome == Outcome::Gone;
         if !lent || !(gone || plan.loans.is_empty()) {
-            let wait = recheck.map(|seconds| Duration::from_secs(u64::from(seconds.clamp(RECHECK.0, RECHECK.1))));
+            let wait =
+                recheck.map(|seconds| Duration::from_secs(u64::from(seconds.clamp(RECHECK.0, RECHECK.1))));
             return Ok(wait.map_or_else(|| Action::requeue(POLL * 5), Action::requeue));
         }
         match self.let_go(driver.as_ref(), &ordered.provider).await? {
             Ok(()) => Ok(Action::requeue(Duration::ZERO)),
             Err(why) => {
                 if gone {
-                    let text = format!("the driver gave up the machine before it was free: {}", why.text());
-                    let reason = Reason::new("DriverGaveUpEarly", text).remedy("the machine stays held until it is free");
+                    let text = format!(
+                        "the driver gave up the machine before it was free: {}",
+                        why.text()
+                    );
+                    let reason = Reason::new("DriverGaveUpEarly", text)
+                        .remedy("the machine stays held until it is free");
                     self.stuck(DESTROYED, &reason);
                 } else {
                     self.destroying(&why);

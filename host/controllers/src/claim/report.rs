@@ -3,6 +3,7 @@
 use hostler_api::conditions::{self, Fact, phase};
 use hostler_core::lifecycle::DESTROYED;
 use hostler_core::order::Inputs;
+use hostler_core::pool::{self, Owner};
 use hostler_core::seams::{Failure, Reason};
 use kube::{Resource, ResourceExt};
 
@@ -22,7 +23,9 @@ impl Turn<'_> {
             return Ok(());
         }
         self.summarise();
-        if Some(&self.status) == self.claim.status.as_ref() || (self.claim.status.is_none() && self.status == Default::default()) {
+        if Some(&self.status) == self.claim.status.as_ref()
+            || (self.claim.status.is_none() && self.status == Default::default())
+        {
             return Ok(());
         }
         let mut next = self.claim.clone();
@@ -34,13 +37,21 @@ impl Turn<'_> {
             other => other?,
         };
         for (reason, text) in std::mem::take(&mut self.warnings) {
-            self.ctx.events.warning(&self.claim, &reason, "Claiming", &text).await;
+            self.ctx
+                .events
+                .warning(&self.claim, &reason, "Claiming", &text)
+                .await;
         }
         Ok(())
     }
 
     pub(super) fn set(&mut self, fact: &Fact<'_>) {
-        conditions::set(&mut self.status.conditions, fact, self.claim.meta().generation, self.ctx.clock.now());
+        conditions::set(
+            &mut self.status.conditions,
+            fact,
+            self.claim.meta().generation,
+            self.ctx.clock.now(),
+        );
     }
 
     pub(super) fn provisioned_not_yet(&mut self, reason: &Reason) {
@@ -63,7 +74,11 @@ impl Turn<'_> {
 
     /// Shows why a turn ended early, where that is worth somebody's time.
     pub(super) fn note_failure(&mut self, error: &Error) {
-        let kind = if self.claim.meta().deletion_timestamp.is_some() { DESTROYED } else { "Provisioned" };
+        let kind = if self.claim.meta().deletion_timestamp.is_some() {
+            DESTROYED
+        } else {
+            "Provisioned"
+        };
         match error {
             Error::Plugin(Failure::Missing(reason) | Failure::Refused(reason) | Failure::Faulty(reason)) => {
                 let reason = reason.clone();
@@ -82,12 +97,18 @@ impl Turn<'_> {
                 if !error.is_conflict() && self.ctx.retries.count(NAME, self.uid()) + 1 >= PATIENCE {
                     let text = match error {
                         // The client's own text may name addresses that are no tenant's business.
-                        Error::Api { doing, .. } => format!("{doing}: the API does not do it; it is tried again"),
+                        Error::Api { doing, .. } => {
+                            format!("{doing}: the API does not do it; it is tried again")
+                        }
                         other => other.to_string(),
                     };
                     let known = conditions::is_true(&self.status.conditions, kind);
                     // What has been reached stays reached while nobody can look.
-                    let fact = if known { Fact::unknown(kind, error.reason(), &text) } else { Fact::not_yet(kind, error.reason(), &text) };
+                    let fact = if known {
+                        Fact::unknown(kind, error.reason(), &text)
+                    } else {
+                        Fact::not_yet(kind, error.reason(), &text)
+                    };
                     self.set(&fact);
                 }
             }
@@ -96,19 +117,34 @@ impl Turn<'_> {
 
     /// Compares the frozen order with what would be ordered now.
     pub(super) fn note_drift(&mut self) {
-        let Some(frozen) = self.status.order.clone() else { return };
-        let Some(place) = self.status.machine.clone() else { return };
+        let Some(frozen) = self.status.order.clone() else {
+            return;
+        };
+        let Some(place) = self.status.machine.clone() else {
+            return;
+        };
         let provider = self.ctx.stores.providers.get(None, &self.claim.spec.provider_ref);
         let node_type = self.ctx.stores.node_types.get(None, &place.type_ref);
-        let differs = match (&provider, &node_type) {
+        let mut differs = match (&provider, &node_type) {
             (Some(provider), Some(node_type)) => {
                 let named = hostler_core::order::named(&self.claim, provider, node_type);
-                let os_image = named.os_image.and_then(|name| self.ctx.stores.images.get(None, &name));
+                let os_image = named
+                    .os_image
+                    .and_then(|name| self.ctx.stores.images.get(None, &name));
                 let namespace = self.namespace();
-                let environment =
-                    named.environment.and_then(|name| self.ctx.stores.environments.get(Some(&namespace), &name));
-                let component = provider.spec.driver().map(|(component, _)| component).unwrap_or_default();
-                let serving = self.ctx.plugins.driver(&component, None).map(|driver| driver.digest().to_owned());
+                let environment = named
+                    .environment
+                    .and_then(|name| self.ctx.stores.environments.get(Some(&namespace), &name));
+                let component = provider
+                    .spec
+                    .driver()
+                    .map(|(component, _)| component)
+                    .unwrap_or_default();
+                let serving = self
+                    .ctx
+                    .plugins
+                    .driver(&component, None)
+                    .map(|driver| driver.digest().to_owned());
                 let inputs = Inputs {
                     claim: &self.claim,
                     provider,
@@ -126,12 +162,42 @@ impl Turn<'_> {
             (None, _) => vec![format!("provider {} is gone", self.claim.spec.provider_ref)],
             (Some(_), None) => vec![format!("node type {} is gone", place.type_ref)],
         };
+        differs.extend(
+            self.pool_drift()
+                .into_iter()
+                .map(|field| format!("the pool's {field}")),
+        );
         if differs.is_empty() {
             self.set(&Fact::yes("NotDrifted", "AsOrdered", ""));
         } else {
-            let text = format!("changed since the order: {}; a new claim gets the change", differs.join(", "));
+            let text = format!(
+                "changed since the order: {}; a new claim gets the change",
+                differs.join(", ")
+            );
             self.set(&Fact::not_yet("NotDrifted", "Drifted", &text));
         }
+    }
+
+    /// Fields in which the claim's pool would make it otherwise today.
+    fn pool_drift(&self) -> Vec<String> {
+        let named = self.claim.spec.vcluster_ref.as_deref();
+        let tenant = named.and_then(|name| self.ctx.stores.tenants.get(Some(&self.namespace()), name));
+        let Some(tenant) = tenant else { return Vec::new() };
+        let read = self.ctx.values.of(&tenant);
+        // Values that cannot be read say nothing about the pool.
+        let Ok(values) = read.as_ref() else {
+            return Vec::new();
+        };
+        let owner = Owner {
+            tenant: &tenant,
+            installation: &self.ctx.settings.installation,
+        };
+        let pools = &values.private_nodes.pools;
+        let ours = pools
+            .iter()
+            .find(|pool| pool::is_of(&self.claim, owner, &pool.name));
+        ours.map(|pool| pool::drift(pool, &self.claim))
+            .unwrap_or_default()
     }
 
     /// Phase, reason and message, from the conditions.
@@ -143,7 +209,10 @@ impl Turn<'_> {
         let open = if self.claim.meta().deletion_timestamp.is_some() {
             find(DESTROYED)
         } else {
-            SUMMARY.into_iter().filter_map(find).find(|condition| condition.status != "True")
+            SUMMARY
+                .into_iter()
+                .filter_map(find)
+                .find(|condition| condition.status != "True")
         };
         let (reason, message) = match open {
             Some(condition) => (condition.reason.clone(), condition.message.clone()),
@@ -153,7 +222,11 @@ impl Turn<'_> {
         self.status.message = message;
         if self.status.phase.as_deref() != Some(phase::FAILED) {
             // A node that joined once is in use, also while it is not Ready: that is what `Joined` tells.
-            let phase = if self.status.node_uid.is_some() { phase::AVAILABLE } else { phase::PENDING };
+            let phase = if self.status.node_uid.is_some() {
+                phase::AVAILABLE
+            } else {
+                phase::PENDING
+            };
             self.status.phase = Some(phase.to_owned());
         }
     }

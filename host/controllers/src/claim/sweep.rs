@@ -18,7 +18,10 @@ impl Turn<'_> {
         if let Some(frozen) = self.status.order.clone() {
             self.sweep_node().await?;
             if !self.remove_boot_data(&frozen).await? {
-                self.destroying(&Reason::new("Removing", "what was made for the claim is being removed"));
+                self.destroying(&Reason::new(
+                    "Removing",
+                    "what was made for the claim is being removed",
+                ));
                 return Ok(Action::requeue(POLL));
             }
         }
@@ -27,11 +30,17 @@ impl Turn<'_> {
             return Ok(Action::requeue(POLL * 5));
         }
         // The claim as it is after that look: if it has named a machine meanwhile, this write does not go through.
-        let Some(now) = live(self.ctx, &self.claim).await? else { return Ok(Action::await_change()) };
+        let Some(now) = live(self.ctx, &self.claim).await? else {
+            return Ok(Action::await_change());
+        };
         if now.resource_version() != self.claim.resource_version() {
             return Ok(Action::requeue(POLL / 10));
         }
-        let finalizers: Vec<_> = now.finalizers().iter().filter(|one| *one != CLAIM_FINALIZER).collect();
+        let finalizers: Vec<_> = now
+            .finalizers()
+            .iter()
+            .filter(|one| *one != CLAIM_FINALIZER)
+            .collect();
         let version = now.resource_version().unwrap_or_default();
         let change = json!({ "metadata": { "finalizers": finalizers } });
         match patch::update(&self.claims(), &self.name(), &version, change).await {
@@ -45,8 +54,14 @@ impl Turn<'_> {
 
     /// A node that registered again between its deletion and the end of its machine.
     async fn sweep_node(&self) -> Result<()> {
-        let Some(frozen) = &self.status.order else { return Ok(()) };
-        let (Some(tenant), Some(name), false) = (self.tenant(frozen), &self.status.node_name, self.tenant_leaves(frozen)) else {
+        let Some(frozen) = &self.status.order else {
+            return Ok(());
+        };
+        let (Some(tenant), Some(name), false) = (
+            self.tenant(frozen),
+            &self.status.node_name,
+            self.tenant_leaves(frozen),
+        ) else {
             return Ok(());
         };
         let nodes: Api<Node> = Api::all(tenant.client.clone());
@@ -58,7 +73,9 @@ impl Turn<'_> {
                 return Ok(());
             }
         };
-        if let Some(node) = found.filter(|node| self.is_own(node) && node.metadata.deletion_timestamp.is_none()) {
+        if let Some(node) =
+            found.filter(|node| self.is_own(node) && node.metadata.deletion_timestamp.is_none())
+        {
             patch::delete(&nodes, name, &node.uid().unwrap_or_default()).await?;
         }
         Ok(())
@@ -71,13 +88,25 @@ impl Turn<'_> {
             Some(Reason::new("StillHeld", text).remedy("it is released first; the claim stays until then"))
         };
         if !self.status.owned.is_empty() {
-            return Ok(held(format!("{} {}", self.status.owned[0].object.kind, self.status.owned[0].object.name)));
+            return Ok(held(format!(
+                "{} {}",
+                self.status.owned[0].object.kind, self.status.owned[0].object.name
+            )));
         }
         if let Some(secret) = self.labelled_secrets(self.client()).await?.first() {
             return Ok(held(format!("Secret {}", secret.name_any())));
         }
-        for used in self.status.order.iter().flat_map(order::uses).filter(|used| used.role == Role::Machine) {
-            let all = self.kinds.list(self.client(), &used.api_version, &used.kind, &used.namespace).await?;
+        for used in self
+            .status
+            .order
+            .iter()
+            .flat_map(order::uses)
+            .filter(|used| used.role == Role::Machine)
+        {
+            let all = self
+                .kinds
+                .list(self.client(), &used.api_version, &used.kind, &used.namespace)
+                .await?;
             if let Some(object) = all.iter().find(|object| loan::is_held_by(object, &self.holder)) {
                 return Ok(held(loan::name_of(object)));
             }

@@ -22,28 +22,41 @@ const ENDLESS: usize = usize::MAX;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_becomes_a_node_and_its_machine_comes_back_as_it_was() {
     let world = World::open().await;
-    let machine = world.register("m1", json!({"online": false, "bmc": {"address": "x"}})).await;
+    let machine = world
+        .register("m1", json!({"online": false, "bmc": {"address": "x"}}))
+        .await;
     let before = world.machine("m1").await;
     let host = world.start(Mood::Honest, ENDLESS).await;
     world.claim("one-aaaaa", &machine).await;
     let claim = world.phase("one-aaaaa", "Available").await;
     let status = claim.status.clone().unwrap();
     for kind in ["Provisioned", "Joined", "NotDrifted"] {
-        assert!(hostler_api::conditions::is_true(&status.conditions, kind), "{kind}: {:?}", status.conditions);
+        assert!(
+            hostler_api::conditions::is_true(&status.conditions, kind),
+            "{kind}: {:?}",
+            status.conditions
+        );
     }
     assert_eq!(status.provider_id.as_deref(), Some("toy://m1"));
     assert_eq!(status.order.unwrap().digest, "sha256:toy");
     let taken = world.machine("m1").await;
     assert_eq!(loan::holder(&taken).unwrap().claim.uid, claim.uid().unwrap());
     let boot: Api<Secret> = world.namespaced(MACHINES);
-    let boot = boot.get(&format!("hostler-{}", claim.uid().unwrap())).await.unwrap();
+    let boot = boot
+        .get(&format!("hostler-{}", claim.uid().unwrap()))
+        .await
+        .unwrap();
     let user_data = String::from_utf8(boot.data.unwrap()["userData"].0.clone()).unwrap();
     assert!(user_data.contains("--node-labels=workload=gpu"), "{user_data}");
     let nodes: Api<Node> = Api::all(world.tenant.clone());
     until("the node has its provider id and the token is gone", || async {
         let node = nodes.get("m1").await.unwrap();
         let tokens: Api<Secret> = Api::namespaced(world.tenant.clone(), "kube-system");
-        let left = tokens.list(&ListParams::default().labels(hostler_api::names::TOKEN)).await.unwrap().items;
+        let left = tokens
+            .list(&ListParams::default().labels(hostler_api::names::TOKEN))
+            .await
+            .unwrap()
+            .items;
         (node.spec?.provider_id.as_deref() == Some("toy://m1") && left.is_empty()).then_some(())
     })
     .await;
@@ -62,12 +75,21 @@ async fn a_host_that_hears_late_gives_every_machine_back() {
     let machine = world.register("m1", json!({"online": false})).await;
     let before = world.machine("m1").await;
     let lag = Duration::from_millis(400);
-    let host = world.start_with(Mood::Honest, ENDLESS, lag, Settings::default()).await;
+    let host = world
+        .start_with(Mood::Honest, ENDLESS, lag, Settings::default())
+        .await;
     // Deleted as soon as the machine is taken, while the host does not know yet that it has it.
     world.claim("one-early", &machine).await;
-    until("the machine is taken", || async { loan::holder(&world.machine("m1").await) }).await;
+    until("the machine is taken", || async {
+        loan::holder(&world.machine("m1").await)
+    })
+    .await;
     let note = json!({"metadata": {"annotations": {"toys.example.com/address": "10.0.0.9/24"}}});
-    world.machines().patch("m1", &PatchParams::default(), &Patch::Merge(&note)).await.unwrap();
+    world
+        .machines()
+        .patch("m1", &PatchParams::default(), &Patch::Merge(&note))
+        .await
+        .unwrap();
     world.delete_claim("one-early").await;
     world.gone("one-early").await;
     let mut want = essence(&before);
@@ -88,21 +110,36 @@ async fn a_host_that_hears_late_gives_every_machine_back() {
 async fn pods_are_asked_to_leave_and_waited_for() {
     let world = World::open().await;
     let machine = world.register("m1", json!({"online": false})).await;
-    let host = world.start_with(Mood::Honest, ENDLESS, Duration::ZERO, Settings::default()).await;
+    let host = world
+        .start_with(Mood::Honest, ENDLESS, Duration::ZERO, Settings::default())
+        .await;
     world.claim("one-aaaaa", &machine).await;
     world.phase("one-aaaaa", "Available").await;
     let claims: Api<hostler_api::NodeClaim> = world.namespaced(PROJECT);
     let patient = json!({"spec": {"terminationGracePeriod": "1h"}});
-    claims.patch("one-aaaaa", &PatchParams::default(), &Patch::Merge(&patient)).await.unwrap();
+    claims
+        .patch("one-aaaaa", &PatchParams::default(), &Patch::Merge(&patient))
+        .await
+        .unwrap();
     let pods: Api<Pod> = Api::namespaced(world.tenant.clone(), "default");
     let pod = json!({"metadata": {"name": "work"}, "spec": {"nodeName": "m1", "containers": [{"name": "c", "image": "i"}]}});
     pods.create(&PostParams::default(), &object(pod)).await.unwrap();
     world.delete_claim("one-aaaaa").await;
-    until("the pod is told to go", || async { pods.get("work").await.unwrap().metadata.deletion_timestamp }).await;
+    until("the pod is told to go", || async {
+        pods.get("work").await.unwrap().metadata.deletion_timestamp
+    })
+    .await;
     let nodes: Api<Node> = Api::all(world.tenant.clone());
-    assert_eq!(nodes.get("m1").await.unwrap().spec.unwrap().unschedulable, Some(true));
+    assert_eq!(
+        nodes.get("m1").await.unwrap().spec.unwrap().unschedulable,
+        Some(true)
+    );
     assert!(loan::holder(&world.machine("m1").await).is_some());
-    drop(pods.delete("work", &DeleteParams::default().grace_period(0)).await.unwrap());
+    drop(
+        pods.delete("work", &DeleteParams::default().grace_period(0))
+            .await
+            .unwrap(),
+    );
     world.gone("one-aaaaa").await;
     world.is_clean().await;
     host.kill().await;
@@ -123,12 +160,21 @@ async fn a_token_lives_as_long_as_its_machine_is_on_the_way() {
         let found = tokens.list(&ours).await.unwrap().items;
         assert_eq!(found.len(), 1, "one token for one claim");
         let data = found[0].data.clone().unwrap();
-        String::from_utf8(data["expiration"].0.clone()).unwrap().parse::<jiff::Timestamp>().unwrap()
+        String::from_utf8(data["expiration"].0.clone())
+            .unwrap()
+            .parse::<jiff::Timestamp>()
+            .unwrap()
     };
     let first = end().await;
-    let longer = Settings { token_lifetime: Duration::from_secs(36_000), ..Settings::default() };
+    let longer = Settings {
+        token_lifetime: Duration::from_secs(36_000),
+        ..Settings::default()
+    };
     let host = world.start_with(slow, ENDLESS, Duration::ZERO, longer).await;
-    until("the token lives longer", || async { (end().await > first).then_some(()) }).await;
+    until("the token lives longer", || async {
+        (end().await > first).then_some(())
+    })
+    .await;
     host.kill().await;
 }
 
@@ -136,7 +182,9 @@ async fn a_token_lives_as_long_as_its_machine_is_on_the_way() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_dies_after_any_write_ends_in_the_same_place() {
     let world = World::open().await;
-    let machine = world.register("m1", json!({"online": true, "bmc": {"address": "x"}})).await;
+    let machine = world
+        .register("m1", json!({"online": true, "bmc": {"address": "x"}}))
+        .await;
     let before = world.machine("m1").await;
     let mut deaths = 0;
     for writes in 1.. {
@@ -164,7 +212,11 @@ async fn a_host_that_dies_after_any_write_ends_in_the_same_place() {
             world.delete_claim(&name).await;
         }
         world.gone(&name).await;
-        assert_eq!(essence(&world.machine("m1").await), essence(&before), "after {writes} writes");
+        assert_eq!(
+            essence(&world.machine("m1").await),
+            essence(&before),
+            "after {writes} writes"
+        );
         world.is_clean().await;
         again.kill().await;
         if !died {
@@ -216,15 +268,25 @@ async fn two_claims_on_one_machine_end_with_one() {
 fn lent(patch: Value) -> Plan {
     Plan {
         owned: Vec::new(),
-        loans: vec![Loan { target: reference("m1"), patch }],
+        loans: vec![Loan {
+            target: reference("m1"),
+            patch,
+        }],
         wants: Vec::new(),
         memo: String::new(),
-        outcome: Outcome::Working(Progress { step: "Plotting".to_owned(), message: String::new(), recheck: None }),
+        outcome: Outcome::Working(Progress {
+            step: "Plotting".to_owned(),
+            message: String::new(),
+            recheck: None,
+        }),
     }
 }
 
 fn owning(object: Value) -> Plan {
-    Plan { owned: vec![object], ..lent(json!({"spec": {"online": true}})) }
+    Plan {
+        owned: vec![object],
+        ..lent(json!({"spec": {"online": true}}))
+    }
 }
 
 #[rstest]
@@ -257,13 +319,20 @@ async fn an_existing_object_is_never_adopted() {
     let machine = world.register("m1", json!({"online": false})).await;
     let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = world.namespaced(MACHINES);
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "theirs", "namespace": MACHINES}, "data": {"a": "b"}});
-    maps.create(&PostParams::default(), &object(map.clone())).await.unwrap();
+    maps.create(&PostParams::default(), &object(map.clone()))
+        .await
+        .unwrap();
     let mut wanted = map;
     wanted["data"]["a"] = json!("mine");
-    let host = world.start(Mood::Answers(Box::new(owning(wanted))), ENDLESS).await;
+    let host = world
+        .start(Mood::Answers(Box::new(owning(wanted))), ENDLESS)
+        .await;
     world.claim("one-aaaaa", &machine).await;
     world.reason("one-aaaaa", "Provisioned", "NotOurs").await;
-    assert!(loan::holder(&world.machine("m1").await).is_none(), "the rest of the answer was carried out");
+    assert!(
+        loan::holder(&world.machine("m1").await).is_none(),
+        "the rest of the answer was carried out"
+    );
     world.delete_claim("one-aaaaa").await;
     world.gone("one-aaaaa").await;
     assert_eq!(maps.get("theirs").await.unwrap().data.unwrap()["a"], "b");
@@ -291,14 +360,76 @@ async fn a_driver_that_gives_up_early_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_waits_for_its_own_driver() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    let host = world.start(Mood::Honest, ENDLESS).await;
+    world.claim("one-aaaaa", &machine).await;
+    world.phase("one-aaaaa", "Available").await;
+    host.kill().await;
+    let taken = world.machine("m1").await;
+    let host = world.start(Mood::Replaced, ENDLESS).await;
+    world.reason("one-aaaaa", "Provisioned", "DriverMissing").await;
+    world.delete_claim("one-aaaaa").await;
+    world.reason("one-aaaaa", "Destroyed", "DriverMissing").await;
+    assert_eq!(world.machine("m1").await, taken);
+    host.kill().await;
+    let host = world.start(Mood::Honest, ENDLESS).await;
+    world.gone("one-aaaaa").await;
+    assert!(loan::holder(&world.machine("m1").await).is_none());
+    host.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_name_that_is_taken_orders_nothing() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    let enrollments: Api<hostler_api::Enrollment> = world.namespaced(PROJECT);
+    let by_hand = object(json!({
+        "metadata": {"name": "one.m1"}, "spec": {"tenant": {"name": "one", "uid": world.tenant_uid}, "nodeName": "m1"},
+    }));
+    enrollments
+        .create(&PostParams::default(), &by_hand)
+        .await
+        .unwrap();
+    let before = world.machine("m1").await;
+    let host = world.start(Mood::Honest, ENDLESS).await;
+    world.claim("one-aaaaa", &machine).await;
+    world.reason("one-aaaaa", "Provisioned", "NodeNameTaken").await;
+    assert_eq!(world.machine("m1").await, before);
+    world.delete_claim("one-aaaaa").await;
+    world.gone("one-aaaaa").await;
+    assert!(
+        enrollments.get_opt("one.m1").await.unwrap().is_some(),
+        "the other node's enrollment went"
+    );
+    host.kill().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_registered_anew_is_another_one() {
     let world = World::open().await;
     let machine = world.register("m1", json!({"online": false})).await;
     let host = world.start(Mood::Honest, ENDLESS).await;
     world.claim("one-aaaaa", &machine).await;
     world.phase("one-aaaaa", "Available").await;
-    drop(world.machines().delete("m1", &DeleteParams::default()).await.unwrap());
-    until("the machine is gone", || async { world.machines().get_opt("m1").await.unwrap().is_none().then_some(()) }).await;
+    drop(
+        world
+            .machines()
+            .delete("m1", &DeleteParams::default())
+            .await
+            .unwrap(),
+    );
+    until("the machine is gone", || async {
+        world
+            .machines()
+            .get_opt("m1")
+            .await
+            .unwrap()
+            .is_none()
+            .then_some(())
+    })
+    .await;
     world.register("m1", json!({"online": false})).await;
     let newcomer = world.machine("m1").await;
     let claim = world.reason("one-aaaaa", "Provisioned", "MachineLost").await;
@@ -320,7 +451,10 @@ async fn a_tenant_that_is_gone_holds_no_machine() {
     world.phase("one-aaaaa", "Available").await;
     let never = json!({"spec": {"terminationGracePeriod": "Never"}});
     let claims: Api<hostler_api::NodeClaim> = world.namespaced(PROJECT);
-    claims.patch("one-aaaaa", &PatchParams::default(), &Patch::Merge(&never)).await.unwrap();
+    claims
+        .patch("one-aaaaa", &PatchParams::default(), &Patch::Merge(&never))
+        .await
+        .unwrap();
     let tenants: Api<hostler_api::VirtualClusterInstance> = world.namespaced(PROJECT);
     drop(tenants.delete("one", &DeleteParams::default()).await.unwrap());
     world.server.delete_cluster("tenant").await.unwrap();
@@ -339,16 +473,31 @@ async fn an_operators_label_stays_and_a_nodes_finalizer_is_waited_for_no_longer_
     world.claim("one-aaaaa", &machine).await;
     world.phase("one-aaaaa", "Available").await;
     let label = json!({"metadata": {"labels": {"rack": "7"}}});
-    world.machines().patch("m1", &PatchParams::default(), &Patch::Merge(&label)).await.unwrap();
+    world
+        .machines()
+        .patch("m1", &PatchParams::default(), &Patch::Merge(&label))
+        .await
+        .unwrap();
     let nodes: Api<Node> = Api::all(world.tenant.clone());
     let held = json!({"metadata": {"finalizers": ["evil.example.com/hold"]}});
-    nodes.patch("m1", &PatchParams::default(), &Patch::Merge(&held)).await.unwrap();
+    nodes
+        .patch("m1", &PatchParams::default(), &Patch::Merge(&held))
+        .await
+        .unwrap();
     world.delete_claim("one-aaaaa").await;
     world.gone("one-aaaaa").await;
     let mut want = essence(&before);
     want["metadata"]["labels"] = json!({"rack": "7"});
     assert_eq!(essence(&world.machine("m1").await), want);
-    assert!(nodes.get("m1").await.unwrap().metadata.deletion_timestamp.is_some());
+    assert!(
+        nodes
+            .get("m1")
+            .await
+            .unwrap()
+            .metadata
+            .deletion_timestamp
+            .is_some()
+    );
     host.kill().await;
 }
 
@@ -362,10 +511,17 @@ async fn an_edit_reaches_no_live_machine_and_shows_as_drift() {
     let taken = world.machine("m1").await;
     let claims: Api<hostler_api::NodeClaim> = world.namespaced(PROJECT);
     let edit = json!({"spec": {"nodeLabels": {"workload": "cpu"}}});
-    claims.patch("one-aaaaa", &PatchParams::default(), &Patch::Merge(&edit)).await.unwrap();
+    claims
+        .patch("one-aaaaa", &PatchParams::default(), &Patch::Merge(&edit))
+        .await
+        .unwrap();
     let claim = world.reason("one-aaaaa", "NotDrifted", "Drifted").await;
     let status = claim.status.unwrap();
-    let drifted = hostler_api::conditions::find(&status.conditions, "NotDrifted").unwrap().message.clone().unwrap();
+    let drifted = hostler_api::conditions::find(&status.conditions, "NotDrifted")
+        .unwrap()
+        .message
+        .clone()
+        .unwrap();
     assert!(drifted.contains("spec.nodeLabels"), "{drifted}");
     assert_eq!(world.machine("m1").await, taken);
     assert_eq!(status.phase.as_deref(), Some("Available"));

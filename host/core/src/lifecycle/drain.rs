@@ -71,8 +71,13 @@ pub enum Left {
 }
 
 impl Left {
-    pub(super) const ALL: [Self; 5] =
-        [Self::NodeGone, Self::TenantGone, Self::TenantUnreachable, Self::NodeStuck, Self::NodeNotOurs];
+    pub(super) const ALL: [Self; 5] = [
+        Self::NodeGone,
+        Self::TenantGone,
+        Self::TenantUnreachable,
+        Self::NodeStuck,
+        Self::NodeNotOurs,
+    ];
 
     /// One CamelCase word.
     #[must_use]
@@ -92,18 +97,13 @@ impl Left {
         match self {
             Self::NodeGone => "the node has left the tenant",
             Self::TenantGone => "the tenant is being deleted; its node is not drained",
-            Self::TenantUnreachable => "the tenant's API does not answer; the machine is released without draining its node",
+            Self::TenantUnreachable => {
+                "the tenant's API does not answer; the machine is released without draining its node"
+            }
             Self::NodeStuck => "a finalizer keeps the Node; the machine is released all the same",
-            Self::NodeNotOurs => "the Node of this name is not the one that this claim joined; it is left alone",
-        }
-    }
-
-    /// Whether the node left as it should, so that nobody need be told.
-    #[must_use]
-    pub fn is_clean(self) -> bool {
-        match self {
-            Self::NodeGone => true,
-            Self::TenantGone | Self::TenantUnreachable | Self::NodeStuck | Self::NodeNotOurs => false,
+            Self::NodeNotOurs => {
+                "the Node of this name is not the one that this claim joined; it is left alone"
+            }
         }
     }
 
@@ -128,12 +128,22 @@ pub fn drain(sight: NodeSight, started: Timestamp, now: Timestamp, patience: Pat
                 Grace::Never => Duration::ZERO,
                 Grace::After(grace) => grace,
             };
-            if waited >= grace.max(patience.unreachable) { Drain::Done(Left::TenantUnreachable) } else { Drain::Wait }
+            if waited >= grace.max(patience.unreachable) {
+                Drain::Done(Left::TenantUnreachable)
+            } else {
+                Drain::Wait
+            }
         }
-        NodeSight::Present { deleted: Some(since), .. } => {
+        NodeSight::Present {
+            deleted: Some(since), ..
+        } => {
             // The tenant's clock is the tenant's to set: a moment that is still to come counts as the start of the release.
             let since = if since > now { started } else { since };
-            if elapsed(since, now) >= patience.deletion { Drain::Done(Left::NodeStuck) } else { Drain::Wait }
+            if elapsed(since, now) >= patience.deletion {
+                Drain::Done(Left::NodeStuck)
+            } else {
+                Drain::Wait
+            }
         }
         NodeSight::Present { cordoned: false, .. } => Drain::Cordon,
         NodeSight::Present { pods: 0, .. } => Drain::Delete,

@@ -25,7 +25,11 @@ fn claim(change: impl FnOnce(&mut NodeClaim, &mut NodeClaimStatus)) -> NodeClaim
 }
 
 fn bind(status: &mut NodeClaimStatus) {
-    status.machine = Some(MachineRef { type_ref: "metal3.gpu".to_owned(), object: None, uid: Some("h".to_owned()) });
+    status.machine = Some(MachineRef {
+        type_ref: "metal3.gpu".to_owned(),
+        object: None,
+        uid: Some("h".to_owned()),
+    });
 }
 
 fn freeze(status: &mut NodeClaimStatus, boot: Option<&str>) {
@@ -40,7 +44,10 @@ fn freeze(status: &mut NodeClaimStatus, boot: Option<&str>) {
         os_image: None,
         environment: None,
         properties: std::collections::BTreeMap::new(),
-        boot_secret: Some(OwnedRef { object: hostler_api::claim::Ref::default(), uid: boot.map(ToOwned::to_owned) }),
+        boot_secret: Some(OwnedRef {
+            object: hostler_api::claim::Ref::default(),
+            uid: boot.map(ToOwned::to_owned),
+        }),
         token: None,
         tenant_uid: None,
         wants: Vec::new(),
@@ -54,7 +61,12 @@ fn delete(claim: &mut NodeClaim) {
 
 fn left(status: &mut NodeClaimStatus, reason: &str) {
     status.release_started = Some(Time(noon()));
-    conditions::set(&mut status.conditions, &Fact::not_yet("Joined", reason, ""), None, noon());
+    conditions::set(
+        &mut status.conditions,
+        &Fact::not_yet("Joined", reason, ""),
+        None,
+        noon(),
+    );
 }
 
 #[rstest]
@@ -83,7 +95,11 @@ const HERE: Machine = Machine::Here(Hold::Free);
 const OURS: Reservation = Reservation::Ours { complete: true };
 
 fn sight(machine: Machine, reservation: Reservation, holding: bool) -> Sight {
-    Sight { machine, reservation, holding }
+    Sight {
+        machine,
+        reservation,
+        holding,
+    }
 }
 
 fn word(step: &Step) -> String {
@@ -91,18 +107,38 @@ fn word(step: &Step) -> String {
         Step::Wait(reason) => format!("Wait {}", reason.code),
         Step::Unbind(reason) => format!("Unbind {}", reason.code),
         Step::Fail(reason) => format!("Fail {}", reason.code),
-        Step::Guard | Step::Rest | Step::Freeze | Step::Reserve | Step::Admit | Step::Drive | Step::Begin | Step::Drain
-        | Step::Withdraw | Step::Sweep => format!("{step:?}"),
+        Step::Guard
+        | Step::Rest
+        | Step::Freeze
+        | Step::Reserve
+        | Step::Admit
+        | Step::Drive
+        | Step::Begin
+        | Step::Drain
+        | Step::Withdraw
+        | Step::Sweep => format!("{step:?}"),
     }
 }
 
 #[rstest]
 #[case::a_placed_claim_gets_its_finalizer_first(State::Unguarded, sight(HERE, OURS, false), "Guard")]
-#[case::one_without_a_place_waits_for_the_scheduler(State::Unbound, sight(Machine::NotNeeded, OURS, false), "Rest")]
+#[case::one_without_a_place_waits_for_the_scheduler(
+    State::Unbound,
+    sight(Machine::NotNeeded, OURS, false),
+    "Rest"
+)]
 #[case::a_placed_one_is_fixed(State::Bound, sight(HERE, OURS, false), "Freeze")]
 #[case::without_a_machine_too(State::Bound, sight(Machine::NotNeeded, OURS, false), "Freeze")]
-#[case::a_machine_that_went_is_no_place(State::Bound, sight(Machine::Gone, OURS, false), "Unbind MachineGone")]
-#[case::nor_is_one_that_another_holds(State::Bound, sight(Machine::Here(Hold::Others), OURS, false), "Unbind HeldByClaim")]
+#[case::a_machine_that_went_is_no_place(
+    State::Bound,
+    sight(Machine::Gone, OURS, false),
+    "Unbind MachineGone"
+)]
+#[case::nor_is_one_that_another_holds(
+    State::Bound,
+    sight(Machine::Here(Hold::Others), OURS, false),
+    "Unbind HeldByClaim"
+)]
 #[case::the_name_comes_before_the_token(State::Frozen { since: noon() }, sight(HERE, Reservation::Missing, false), "Reserve")]
 #[case::a_half_reservation_is_finished(State::Frozen { since: noon() }, sight(HERE, Reservation::Ours { complete: false }, false), "Reserve")]
 #[case::then_the_boot_data(State::Frozen { since: noon() }, sight(HERE, OURS, false), "Admit")]
@@ -127,7 +163,11 @@ fn next_step(#[case] state: State, #[case] sight: Sight, #[case] want: &str) {
 }
 
 fn present(cordoned: bool, pods: usize, deleted: Option<i64>) -> NodeSight {
-    NodeSight::Present { cordoned, pods, deleted: deleted.map(|seconds| noon() + seconds.seconds()) }
+    NodeSight::Present {
+        cordoned,
+        pods,
+        deleted: deleted.map(|seconds| noon() + seconds.seconds()),
+    }
 }
 
 const GRACE: Grace = Grace::After(Duration::from_secs(30));
@@ -144,13 +184,32 @@ const GRACE: Grace = Grace::After(Duration::from_secs(30));
 #[case::or_where_pods_may_stay(present(true, 3, Some(0)), Grace::Never, 60, Drain::Done(Left::NodeStuck))]
 #[case::a_node_that_went_is_done(NodeSight::Absent, GRACE, 0, Drain::Done(Left::NodeGone))]
 #[case::a_neighbours_node_is_left_alone(NodeSight::NotOurs, GRACE, 0, Drain::Done(Left::NodeNotOurs))]
-#[case::a_tenant_that_goes_is_not_waited_for(NodeSight::TenantGone, Grace::Never, 0, Drain::Done(Left::TenantGone))]
+#[case::a_tenant_that_goes_is_not_waited_for(
+    NodeSight::TenantGone,
+    Grace::Never,
+    0,
+    Drain::Done(Left::TenantGone)
+)]
 #[case::a_silent_api_is_waited_for(NodeSight::Unreachable, GRACE, 59, Drain::Wait)]
-#[case::as_long_as_pods_would_be(NodeSight::Unreachable, Grace::After(Duration::from_secs(600)), 599, Drain::Wait)]
+#[case::as_long_as_pods_would_be(
+    NodeSight::Unreachable,
+    Grace::After(Duration::from_secs(600)),
+    599,
+    Drain::Wait
+)]
 #[case::but_not_longer(NodeSight::Unreachable, GRACE, 60, Drain::Done(Left::TenantUnreachable))]
-#[case::not_even_for_pods_that_may_stay(NodeSight::Unreachable, Grace::Never, 60, Drain::Done(Left::TenantUnreachable))]
+#[case::not_even_for_pods_that_may_stay(
+    NodeSight::Unreachable,
+    Grace::Never,
+    60,
+    Drain::Done(Left::TenantUnreachable)
+)]
 fn next_drain(#[case] sight: NodeSight, #[case] grace: Grace, #[case] after: i64, #[case] want: Drain) {
-    let patience = Patience { grace, unreachable: Duration::from_secs(60), deletion: Duration::from_secs(60) };
+    let patience = Patience {
+        grace,
+        unreachable: Duration::from_secs(60),
+        deletion: Duration::from_secs(60),
+    };
     assert_eq!(drain(sight, noon(), noon() + after.seconds(), patience), want);
 }
 

@@ -16,7 +16,10 @@ impl Pointer {
         if text.is_empty() {
             return Some(Self::default());
         }
-        let segments = text.strip_prefix('/')?.split('/').map(|segment| segment.replace("~1", "/").replace("~0", "~"));
+        let segments = text
+            .strip_prefix('/')?
+            .split('/')
+            .map(|segment| segment.replace("~1", "/").replace("~0", "~"));
         Some(Self(segments.collect()))
     }
 
@@ -49,19 +52,30 @@ impl Pointer {
     /// What stands there.
     #[must_use]
     pub fn get<'v>(&self, document: &'v Value) -> Option<&'v Value> {
-        self.0.iter().try_fold(document, |at, key| at.as_object()?.get(key))
+        self.0
+            .iter()
+            .try_fold(document, |at, key| at.as_object()?.get(key))
     }
 
     /// Writes there (`None` takes the place away). Maps on the way are made, and told by `made`; false, with nothing
     /// written, if something other than a map is in the way.
-    pub(super) fn set(&self, document: &mut Value, value: Option<&Value>, mut made: impl FnMut(Self)) -> bool {
-        let Some((last, parents)) = self.0.split_last() else { return false };
+    pub(super) fn set(
+        &self,
+        document: &mut Value,
+        value: Option<&Value>,
+        mut made: impl FnMut(Self),
+    ) -> bool {
+        let Some((last, parents)) = self.0.split_last() else {
+            return false;
+        };
         if !self.is_reachable(document) {
             return false;
         }
         let mut at = document;
         for (depth, key) in parents.iter().enumerate() {
-            let Some(map) = at.as_object_mut() else { return false };
+            let Some(map) = at.as_object_mut() else {
+                return false;
+            };
             if !map.contains_key(key) {
                 if value.is_none() {
                     return true;
@@ -69,10 +83,14 @@ impl Pointer {
                 made(Self(self.0[..=depth].to_vec()));
                 map.insert(key.clone(), Value::Object(Map::new()));
             }
-            let Some(next) = map.get_mut(key) else { return false };
+            let Some(next) = map.get_mut(key) else {
+                return false;
+            };
             at = next;
         }
-        let Some(map) = at.as_object_mut() else { return false };
+        let Some(map) = at.as_object_mut() else {
+            return false;
+        };
         match value {
             Some(value) => {
                 map.insert(last.clone(), value.clone());
@@ -100,7 +118,9 @@ impl Pointer {
 
 impl fmt::Display for Pointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|key| write!(f, "/{}", key.replace('~', "~0").replace('/', "~1")))
+        self.0
+            .iter()
+            .try_for_each(|key| write!(f, "/{}", key.replace('~', "~0").replace('/', "~1")))
     }
 }
 
@@ -143,7 +163,12 @@ fn collect(at: &Pointer, current: Option<&Value>, patch: &Value, found: &mut Vec
         return;
     }
     for (key, change) in changes {
-        collect(&at.child(key), current.and_then(|current| current.get(key)), change, found);
+        collect(
+            &at.child(key),
+            current.and_then(|current| current.get(key)),
+            change,
+            found,
+        );
     }
 }
 
@@ -165,7 +190,9 @@ fn is_reference(at: &Pointer) -> bool {
 
 /// RFC 7396, less the empty maps.
 fn merged(current: Option<&Value>, patch: &Value) -> Value {
-    let Value::Object(changes) = patch else { return patch.clone() };
+    let Value::Object(changes) = patch else {
+        return patch.clone();
+    };
     let mut map = current.and_then(Value::as_object).cloned().unwrap_or_default();
     for (key, change) in changes {
         if change.is_null() {
@@ -181,7 +208,9 @@ fn merged(current: Option<&Value>, patch: &Value) -> Value {
 /// The merge patch that makes `after` of `before`; `None` where no merge patch can (a null that stands as a value).
 #[must_use]
 pub fn difference(before: &Value, after: &Value) -> Option<Value> {
-    let (Value::Object(before), Value::Object(after)) = (before, after) else { return expressible(after) };
+    let (Value::Object(before), Value::Object(after)) = (before, after) else {
+        return expressible(after);
+    };
     let mut patch = Map::new();
     for key in before.keys().filter(|key| !after.contains_key(*key)) {
         patch.insert(key.clone(), Value::Null);

@@ -59,10 +59,18 @@ pub struct Place {
     /// Where.
     pub path: Pointer,
     /// What stood there before the first change; left out for nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "present"
+    )]
     pub was: Option<Value>,
     /// What was written last; left out for nothing.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "present"
+    )]
     pub set: Option<Value>,
     /// Who touched it first: a place that the release touched first stays as the release set it.
     pub by: Phase,
@@ -104,7 +112,10 @@ impl Record {
     /// Remembers the maps at and below a place that is about to go, except those that we made.
     pub(super) fn note_cleared(&mut self, place: &Pointer, value: &Value) {
         let Value::Object(map) = value else { return };
-        let covered = self.places.iter().any(|known| known.path == *place || known.path.contains(place));
+        let covered = self
+            .places
+            .iter()
+            .any(|known| known.path == *place || known.path.contains(place));
         if covered {
             return;
         }
@@ -119,7 +130,13 @@ impl Record {
 
 impl Place {
     pub(super) fn first(path: Pointer, was: Option<Value>, set: Option<Value>, by: Phase) -> Self {
-        Self { path, was, set, by, released: by == Phase::Release }
+        Self {
+            path,
+            was,
+            set,
+            by,
+            released: by == Phase::Release,
+        }
     }
 
     pub(super) fn update(&mut self, set: Option<Value>, by: Phase) {

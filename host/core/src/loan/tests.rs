@@ -9,12 +9,22 @@ use super::*;
 fn holder() -> Holder {
     Holder {
         installation: "lab".to_owned(),
-        claim: ClaimId { namespace: "p-default".to_owned(), name: "one-cqhsw".to_owned(), uid: "u-1".to_owned() },
+        claim: ClaimId {
+            namespace: "p-default".to_owned(),
+            name: "one-cqhsw".to_owned(),
+            uid: "u-1".to_owned(),
+        },
     }
 }
 
 fn other() -> Holder {
-    Holder { claim: ClaimId { uid: "u-2".to_owned(), ..holder().claim }, ..holder() }
+    Holder {
+        claim: ClaimId {
+            uid: "u-2".to_owned(),
+            ..holder().claim
+        },
+        ..holder()
+    }
 }
 
 fn host() -> Value {
@@ -47,7 +57,9 @@ fn release() -> Value {
 }
 
 fn taken() -> Value {
-    borrow(&host(), &[&provision()], &holder(), Phase::Provision).unwrap().after
+    borrow(&host(), &[&provision()], &holder(), Phase::Provision)
+        .unwrap()
+        .after
 }
 
 #[test]
@@ -64,14 +76,26 @@ fn change_and_record_are_one_patch() {
 
 #[test]
 fn done_twice_is_done_once() {
-    assert!(borrow(&taken(), &[&provision()], &holder(), Phase::Provision).unwrap().is_nothing());
-    let released = borrow(&taken(), &[&release()], &holder(), Phase::Release).unwrap().after;
-    assert!(borrow(&released, &[&release()], &holder(), Phase::Release).unwrap().is_nothing());
+    assert!(
+        borrow(&taken(), &[&provision()], &holder(), Phase::Provision)
+            .unwrap()
+            .is_nothing()
+    );
+    let released = borrow(&taken(), &[&release()], &holder(), Phase::Release)
+        .unwrap()
+        .after;
+    assert!(
+        borrow(&released, &[&release()], &holder(), Phase::Release)
+            .unwrap()
+            .is_nothing()
+    );
 }
 
 #[test]
 fn a_host_comes_back_as_it_was_after_a_whole_life() {
-    let released = borrow(&taken(), &[&release()], &holder(), Phase::Release).unwrap().after;
+    let released = borrow(&taken(), &[&release()], &holder(), Phase::Release)
+        .unwrap()
+        .after;
     assert_eq!(released["spec"].get("image"), None);
     assert!(is_held_by(&released, &holder()));
     let back = give_back(&released, &holder()).unwrap();
@@ -83,8 +107,12 @@ fn a_host_comes_back_as_it_was_after_a_whole_life() {
 fn a_host_registered_online_comes_back_online() {
     let mut online = host();
     online["spec"]["online"] = json!(true);
-    let taken = borrow(&online, &[&provision()], &holder(), Phase::Provision).unwrap().after;
-    let released = borrow(&taken, &[&release()], &holder(), Phase::Release).unwrap().after;
+    let taken = borrow(&online, &[&provision()], &holder(), Phase::Provision)
+        .unwrap()
+        .after;
+    let released = borrow(&taken, &[&release()], &holder(), Phase::Release)
+        .unwrap()
+        .after;
     assert_eq!(released["spec"]["online"], json!(false));
     assert_eq!(give_back(&released, &holder()).unwrap().change.after, online);
 }
@@ -93,7 +121,9 @@ fn a_host_registered_online_comes_back_online() {
 fn what_only_the_release_touched_stays_as_it_set_it() {
     let mut dirty = taken();
     dirty["spec"]["metaData"] = json!({"name": "operators"});
-    let released = borrow(&dirty, &[&release()], &holder(), Phase::Release).unwrap().after;
+    let released = borrow(&dirty, &[&release()], &holder(), Phase::Release)
+        .unwrap()
+        .after;
     let back = give_back(&released, &holder()).unwrap();
     assert_eq!(back.change.after, host());
 }
@@ -104,7 +134,9 @@ fn an_operators_change_is_left_to_them_and_told() {
     edited["metadata"]["annotations"]["metal3.vcluster.com/ip-address"] = json!("192.168.100.99/24");
     edited["metadata"]["labels"]["metal3.vcluster.com/node-claim"] = json!("by-hand");
     edited["metadata"]["labels"]["rack"] = json!("7");
-    let released = borrow(&edited, &[&release()], &holder(), Phase::Release).unwrap().after;
+    let released = borrow(&edited, &[&release()], &holder(), Phase::Release)
+        .unwrap()
+        .after;
     let back = give_back(&released, &holder()).unwrap();
     let mut want = host();
     want["metadata"]["annotations"]["metal3.vcluster.com/ip-address"] = json!("192.168.100.99/24");
@@ -121,9 +153,17 @@ fn a_consumer_that_came_meanwhile_is_never_written_over() {
     stolen["spec"]["consumerRef"] = json!({"kind": "Metal3Machine", "name": "m"});
     let refused = borrow(&stolen, &[&provision()], &holder(), Phase::Provision).unwrap_err();
     assert_eq!(refused.code(), "HeldByOther");
-    let released = borrow(&stolen, &[&release(), &json!({"spec": {"consumerRef": null}})], &holder(), Phase::Release);
+    let released = borrow(
+        &stolen,
+        &[&release(), &json!({"spec": {"consumerRef": null}})],
+        &holder(),
+        Phase::Release,
+    );
     let back = give_back(&released.unwrap().after, &holder()).unwrap();
-    assert_eq!(back.change.after["spec"]["consumerRef"], json!({"kind": "Metal3Machine", "name": "m"}));
+    assert_eq!(
+        back.change.after["spec"]["consumerRef"],
+        json!({"kind": "Metal3Machine", "name": "m"})
+    );
     assert_eq!(back.left.len(), 1);
 }
 
@@ -131,15 +171,31 @@ fn a_consumer_that_came_meanwhile_is_never_written_over() {
 fn our_own_image_is_never_what_stood_there() {
     let mut second = provision();
     second["spec"]["image"]["url"] = json!("http://images/v");
-    let again = borrow(&taken(), &[&second], &holder(), Phase::Provision).unwrap().after;
+    let again = borrow(&taken(), &[&second], &holder(), Phase::Provision)
+        .unwrap()
+        .after;
     assert_eq!(give_back(&again, &holder()).unwrap().change.after, host());
 }
 
 #[test]
 fn a_map_that_was_cleared_and_filled_again_comes_back_empty() {
     let object = json!({"metadata": {"name": "t"}, "spec": {"k": {}}});
-    let cleared = borrow(&object, &[&json!({"spec": {"k": null}})], &holder(), Phase::Provision).unwrap().after;
-    let filled = borrow(&cleared, &[&json!({"spec": {"k": {"a": 0}}})], &holder(), Phase::Provision).unwrap().after;
+    let cleared = borrow(
+        &object,
+        &[&json!({"spec": {"k": null}})],
+        &holder(),
+        Phase::Provision,
+    )
+    .unwrap()
+    .after;
+    let filled = borrow(
+        &cleared,
+        &[&json!({"spec": {"k": {"a": 0}}})],
+        &holder(),
+        Phase::Provision,
+    )
+    .unwrap()
+    .after;
     assert_eq!(give_back(&filled, &holder()).unwrap().change.after, object);
 }
 
@@ -172,7 +228,10 @@ fn an_object_is_not_taken_from(#[case] object: Value, #[case] by: Holder, #[case
     }
     let refused = borrow(&object, &[&provision()], &by, Phase::Provision).unwrap_err();
     assert!(refused.is_held());
-    assert!(!refused.to_string().contains("one-cqhsw"), "names another tenant's claim: {refused}");
+    assert!(
+        !refused.to_string().contains("one-cqhsw"),
+        "names another tenant's claim: {refused}"
+    );
 }
 
 #[test]
@@ -186,8 +245,14 @@ fn marks_are_hidden_and_work_is_not() {
     let shown = hide(&taken());
     assert_eq!(shown["metadata"], host()["metadata"]);
     assert_eq!(shown["spec"].get("consumerRef"), None);
-    assert_eq!(shown["spec"]["image"]["url"], json!("http://images/u"), "a machine that is told to boot an image is not free");
-    let released = borrow(&taken(), &[&release()], &holder(), Phase::Release).unwrap().after;
+    assert_eq!(
+        shown["spec"]["image"]["url"],
+        json!("http://images/u"),
+        "a machine that is told to boot an image is not free"
+    );
+    let released = borrow(&taken(), &[&release()], &holder(), Phase::Release)
+        .unwrap()
+        .after;
     assert_eq!(hide(&released), host());
 }
 
@@ -226,7 +291,11 @@ fn leaf() -> impl Strategy<Value = Value> {
 }
 
 fn tree(nulls: bool) -> impl Strategy<Value = Value> {
-    let leaf = if nulls { prop_oneof![3 => leaf(), 2 => Just(Value::Null)].boxed() } else { leaf().boxed() };
+    let leaf = if nulls {
+        prop_oneof![3 => leaf(), 2 => Just(Value::Null)].boxed()
+    } else {
+        leaf().boxed()
+    };
     leaf.prop_recursive(3, 16, 4, |inner| {
         prop::collection::btree_map(prop_oneof!["[abc]", Just("imageRef".to_owned())], inner, 0..4)
             .prop_map(|map| Value::Object(map.into_iter().collect()))

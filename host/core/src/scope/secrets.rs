@@ -16,7 +16,12 @@ pub(super) struct Reference<'v> {
 }
 
 /// Fields that hold a pointer at a Secret without saying so. (`userData` as a text is user data, and not a name.)
-const POINTERS: [&str; 4] = ["userData", "networkData", "metaData", "preprovisioningNetworkData"];
+const POINTERS: [&str; 4] = [
+    "userData",
+    "networkData",
+    "metaData",
+    "preprovisioningNetworkData",
+];
 /// Fields whose text is the name of a Secret without saying so.
 const NAMES: [&str; 2] = ["credentialsName", "preprovisioningNetworkDataName"];
 /// Fields of a Secret that are its content: nothing in them points anywhere.
@@ -46,20 +51,32 @@ fn walk<'v>(
             if POINTERS.contains(&key) || says_secret(key) {
                 let (name, namespace) = (text("name"), text("namespace"));
                 if name.is_some() || namespace.is_some() {
-                    check(Reference { path: path.to_owned(), name, namespace })?;
+                    check(Reference {
+                        path: path.to_owned(),
+                        name,
+                        namespace,
+                    })?;
                 }
             }
             if text("kind") == Some("Secret") && text("name").is_some() {
-                check(Reference { path: path.to_owned(), name: text("name"), namespace: text("namespace") })?;
+                check(Reference {
+                    path: path.to_owned(),
+                    name: text("name"),
+                    namespace: text("namespace"),
+                })?;
             }
-            map.iter().try_for_each(|(key, value)| walk(&format!("{path}/{key}"), key, value, check))
+            map.iter()
+                .try_for_each(|(key, value)| walk(&format!("{path}/{key}"), key, value, check))
         }
-        Value::Array(list) => {
-            list.iter().enumerate().try_for_each(|(index, value)| walk(&format!("{path}/{index}"), key, value, check))
-        }
-        Value::String(text) if NAMES.contains(&key) || says_secret(key) => {
-            check(Reference { path: path.to_owned(), name: Some(text), namespace: None })
-        }
+        Value::Array(list) => list
+            .iter()
+            .enumerate()
+            .try_for_each(|(index, value)| walk(&format!("{path}/{index}"), key, value, check)),
+        Value::String(text) if NAMES.contains(&key) || says_secret(key) => check(Reference {
+            path: path.to_owned(),
+            name: Some(text),
+            namespace: None,
+        }),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
     }
 }

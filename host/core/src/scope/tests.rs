@@ -15,7 +15,11 @@ const BMH: &str = "metal3.io/v1alpha1";
 fn holder() -> Holder {
     Holder {
         installation: "lab".to_owned(),
-        claim: ClaimId { namespace: "p-default".to_owned(), name: "one-cqhsw".to_owned(), uid: "u-1".to_owned() },
+        claim: ClaimId {
+            namespace: "p-default".to_owned(),
+            name: "one-cqhsw".to_owned(),
+            uid: "u-1".to_owned(),
+        },
     }
 }
 
@@ -78,7 +82,12 @@ fn uses() -> Vec<KindUse> {
         used("v1", "ConfigMap", Access::Read, "machines"),
         used("v1", "Pod", Access::Manage, "machines"),
         used("batch/v1", "Job", Access::Manage, "machines"),
-        used("rbac.authorization.k8s.io/v1", "RoleBinding", Access::Manage, "machines"),
+        used(
+            "rbac.authorization.k8s.io/v1",
+            "RoleBinding",
+            Access::Manage,
+            "machines",
+        ),
         used("hostler.dev/v1alpha1", "Enrollment", Access::Manage, "machines"),
     ]
 }
@@ -94,7 +103,11 @@ fn order() -> Order {
     };
     Order {
         claim: object("NodeClaim", "one-cqhsw", json!({})),
-        provider: object("NodeProvider", "metal3", json!({"spec": {"metal3": {"clusterRef": {"namespace": "machines"}}}})),
+        provider: object(
+            "NodeProvider",
+            "metal3",
+            json!({"spec": {"metal3": {"clusterRef": {"namespace": "machines"}}}}),
+        ),
         node_type: "gpu-server".to_owned(),
         machine: Some(reference(BMH, "BareMetalHost", "machines", "bare-metal-2")),
         os_image: None,
@@ -115,21 +128,41 @@ fn plan() -> Plan {
         loans: Vec::new(),
         wants: Vec::new(),
         memo: String::new(),
-        outcome: Outcome::Working(Progress { step: "Writing".to_owned(), message: String::new(), recheck: None }),
+        outcome: Outcome::Working(Progress {
+            step: "Writing".to_owned(),
+            message: String::new(),
+            recheck: None,
+        }),
     }
 }
 
 fn lent(patch: Value) -> Plan {
-    Plan { loans: vec![Loan { target: order().machine.unwrap(), patch }], ..plan() }
+    Plan {
+        loans: vec![Loan {
+            target: order().machine.unwrap(),
+            patch,
+        }],
+        ..plan()
+    }
 }
 
 fn owning(object: Value) -> Plan {
-    Plan { owned: vec![object], ..plan() }
+    Plan {
+        owned: vec![object],
+        ..plan()
+    }
 }
 
 fn verdict(plan: &Plan, phase: Phase, live: &Value) -> Result<(), OutOfScope> {
     let (grant, uses, order, holder) = (grant(), uses(), order(), holder());
-    let scope = Scope { grant: &grant, uses: &uses, order: &order, machine_uid: Some("h-2"), holder: &holder, phase };
+    let scope = Scope {
+        grant: &grant,
+        uses: &uses,
+        order: &order,
+        machine_uid: Some("h-2"),
+        holder: &holder,
+        phase,
+    };
     judge(plan, &scope, &[live])
 }
 
@@ -225,7 +258,9 @@ fn secret(metadata: Value, kind: &str) -> Plan {
 #[case::a_wish_elsewhere(Plan { wants: vec![reference("v1", "Secret", "default", "bmc")], ..plan() }, "Secret default/bmc")]
 #[case::gone_from_provision(Plan { outcome: Outcome::Gone, ..plan() }, "\"gone\" is no answer to provision")]
 fn is_out_of_scope(#[case] plan: Plan, #[case] says: &str) {
-    let error = verdict(&plan, Phase::Provision, &host("h-2")).unwrap_err().to_string();
+    let error = verdict(&plan, Phase::Provision, &host("h-2"))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains(says), "{error}");
 }
 
@@ -246,7 +281,9 @@ fn a_newcomer_of_the_same_name_is_not_the_machine() {
 #[test]
 fn one_bad_item_rejects_the_good_ones_beside_it() {
     let mut plan = lent(json!({"spec": {"online": true}}));
-    plan.owned.push(json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ok", "namespace": "machines"}}));
+    plan.owned.push(
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "ok", "namespace": "machines"}}),
+    );
     verdict(&plan, Phase::Provision, &host("h-2")).unwrap();
     plan.wants.push(reference("v1", "Node", "machines", "x"));
     verdict(&plan, Phase::Provision, &host("h-2")).unwrap_err();
@@ -259,7 +296,10 @@ fn what_runs_runs_under_the_granted_account() {
         "spec": {"serviceAccountName": "admin", "serviceAccount": "admin", "containers": []}, "status": {"phase": "x"},
     });
     let written = stamped(&pod, &grant(), &holder());
-    assert_eq!(written["spec"], json!({"serviceAccountName": "runner", "containers": []}));
+    assert_eq!(
+        written["spec"],
+        json!({"serviceAccountName": "runner", "containers": []})
+    );
     assert_eq!(written["metadata"]["labels"]["hostler.dev/claim-uid"], "u-1");
     assert_eq!(written.get("status"), None);
 }

@@ -23,7 +23,11 @@ const KINDS: [&str; 15] = [
 
 /// Whether the object makes something run or mount.
 pub(super) fn runs(object: &Value) -> bool {
-    object.get("kind").and_then(Value::as_str).is_some_and(|kind| KINDS.contains(&kind)) || mentions(object)
+    object
+        .get("kind")
+        .and_then(Value::as_str)
+        .is_some_and(|kind| KINDS.contains(&kind))
+        || mentions(object)
 }
 
 /// Sets the ServiceAccount everywhere in the object where one can be.

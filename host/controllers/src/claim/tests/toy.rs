@@ -14,8 +14,9 @@ use futures::StreamExt;
 use hostler_apiserver::Local;
 use hostler_core::grant::{Grant, KindGrant};
 use hostler_core::seams::{
-    Access, Availability, Capacity, Description, Driver, Failure, KindUse, Loan, Machine, MachineIdentity, NodeTypeOffer, Object,
-    ObjectRef, Order, Outcome, Plan, Plugins, PluginState, Policy, Preparation, Progress, Reason, Resolver, Role,
+    Access, Availability, Capacity, Description, Driver, Failure, KindUse, Loan, Machine, MachineIdentity,
+    NodeTypeOffer, Object, ObjectRef, Order, Outcome, Plan, PluginState, Plugins, Policy, Preparation,
+    Progress, Reason, Resolver, Role,
 };
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, StreamBody};
@@ -33,6 +34,8 @@ pub(super) enum Mood {
     Honest,
     /// Says `gone` at once, whatever the machine does.
     GivesUp,
+    /// As it should, and is another component.
+    Replaced,
     /// Answers every `provision` with this plan instead.
     Answers(Box<Plan>),
 }
@@ -44,27 +47,46 @@ pub(super) struct Toy {
 
 impl Toy {
     fn plan(loans: Vec<Loan>, outcome: Outcome) -> Plan {
-        Plan { owned: Vec::new(), loans, wants: Vec::new(), memo: String::new(), outcome }
+        Plan {
+            owned: Vec::new(),
+            loans,
+            wants: Vec::new(),
+            memo: String::new(),
+            outcome,
+        }
     }
 
     fn working(step: &str) -> Outcome {
-        Outcome::Working(Progress { step: step.to_owned(), message: step.to_lowercase(), recheck: None })
+        Outcome::Working(Progress {
+            step: step.to_owned(),
+            message: step.to_lowercase(),
+            recheck: None,
+        })
     }
 }
 
 fn machine_in<'o>(order: &Order, seen: &'o [Object]) -> Option<&'o Object> {
     let wanted = order.machine.as_ref()?;
-    seen.iter().find(|one| one.kind == wanted.kind && one.name == wanted.name)
+    seen.iter()
+        .find(|one| one.kind == wanted.kind && one.name == wanted.name)
 }
 
 fn state(machine: &Object) -> &str {
-    machine.json.pointer("/status/state").and_then(Value::as_str).unwrap_or_default()
+    machine
+        .json
+        .pointer("/status/state")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 #[async_trait]
 impl Driver for Toy {
     fn digest(&self) -> &str {
-        "sha256:toy"
+        if self.mood == Mood::Replaced {
+            "sha256:other"
+        } else {
+            "sha256:toy"
+        }
     }
 
     fn grant(&self) -> Arc<Grant> {
@@ -76,7 +98,13 @@ impl Driver for Toy {
             places: places.iter().map(|place| (*place).to_owned()).collect(),
             service_account: None,
         };
-        let places = ["/spec/image", "/spec/online", "/spec/userData", "/spec/consumerRef", "/metadata/labels/toys*"];
+        let places = [
+            "/spec/image",
+            "/spec/online",
+            "/spec/userData",
+            "/spec/consumerRef",
+            "/metadata/labels/toys*",
+        ];
         let mut grant = Grant::nothing();
         grant.kinds = vec![
             granted(TOYS, "ToyMachine", Access::BorrowFields, &places),
@@ -101,7 +129,11 @@ impl Driver for Toy {
                 used(TOYS, "ToyMachine", Access::BorrowFields, Role::Machine),
                 used("v1", "ConfigMap", Access::Manage, Role::Product),
             ],
-            node_types: vec![NodeTypeOffer { name: "small".to_owned(), capacity: Capacity::Machines, json: json!({}) }],
+            node_types: vec![NodeTypeOffer {
+                name: "small".to_owned(),
+                capacity: Capacity::Machines,
+                json: json!({}),
+            }],
             properties: Vec::new(),
         })
     }
@@ -115,12 +147,20 @@ impl Driver for Toy {
         } else {
             Availability::Preparing(Reason::new("NotReady", format!("it is {}", state(seen))))
         };
-        Ok(Some(Machine { node_types: vec!["small".to_owned()], availability, json: json!({}) }))
+        Ok(Some(Machine {
+            node_types: vec!["small".to_owned()],
+            availability,
+            json: json!({}),
+        }))
     }
 
     async fn prepare(&self, order: &Order, _: &[Object]) -> Result<Preparation, Failure> {
         let machine = order.machine.as_ref().expect("toys are machines");
-        Ok(Preparation { node_name: machine.name.clone(), boot_namespace: MACHINES.to_owned(), network_data: Some("net: {}".to_owned()) })
+        Ok(Preparation {
+            node_name: machine.name.clone(),
+            boot_namespace: MACHINES.to_owned(),
+            network_data: Some("net: {}".to_owned()),
+        })
     }
 
     async fn provision(&self, order: &Order, seen: &[Object]) -> Result<Plan, Failure> {
@@ -128,9 +168,15 @@ impl Driver for Toy {
             return Ok((**plan).clone());
         }
         let Some(machine) = machine_in(order, seen) else {
-            return Ok(Self::plan(Vec::new(), Outcome::Lost(Reason::new("MachineLost", "it is gone"))));
+            return Ok(Self::plan(
+                Vec::new(),
+                Outcome::Lost(Reason::new("MachineLost", "it is gone")),
+            ));
         };
-        let boot = order.boot_secret.as_ref().expect("boot data comes before the machine");
+        let boot = order
+            .boot_secret
+            .as_ref()
+            .expect("boot data comes before the machine");
         let patch = json!({
             "metadata": {"labels": {"toys-claim": order.claim.name}},
             "spec": {
@@ -141,7 +187,10 @@ impl Driver for Toy {
             },
         });
         let outcome = if state(machine) == "running" {
-            Outcome::Ready(MachineIdentity { provider_id: Some(format!("toy://{}", machine.name)), addresses: Vec::new() })
+            Outcome::Ready(MachineIdentity {
+                provider_id: Some(format!("toy://{}", machine.name)),
+                addresses: Vec::new(),
+            })
         } else {
             Self::working("Installing")
         };
@@ -151,8 +200,13 @@ impl Driver for Toy {
 
     async fn release(&self, order: &Order, seen: &[Object]) -> Result<Plan, Failure> {
         let gone = Self::plan(Vec::new(), Outcome::Gone);
-        let Some(machine) = machine_in(order, seen).filter(|_| self.mood != Mood::GivesUp) else { return Ok(gone) };
-        if state(machine) == "free" && machine.json.pointer("/spec/image").is_none() && machine.json["spec"]["online"] == json!(false) {
+        let Some(machine) = machine_in(order, seen).filter(|_| self.mood != Mood::GivesUp) else {
+            return Ok(gone);
+        };
+        if state(machine) == "free"
+            && machine.json.pointer("/spec/image").is_none()
+            && machine.json["spec"]["online"] == json!(false)
+        {
             return Ok(gone);
         }
         let patch = json!({"spec": {"image": null, "userData": null, "online": false}});
@@ -170,7 +224,10 @@ impl Plugins for Shelf {
         if name == "driver-toy" && digest.is_none_or(|digest| digest == self.0.digest()) {
             return Ok(self.0.clone());
         }
-        Err(Failure::Missing(Reason::new("DriverMissing", format!("{name} is not loaded"))))
+        Err(Failure::Missing(Reason::new(
+            "DriverMissing",
+            format!("{name} is not loaded"),
+        )))
     }
 
     fn resolver(&self) -> Result<Arc<dyn Resolver>, Failure> {
@@ -208,7 +265,12 @@ pub(super) struct Mortal {
 
 impl Mortal {
     pub(super) fn new(inner: Local, left: Arc<AtomicUsize>, dead: CancellationToken, lag: Duration) -> Self {
-        Self { inner, left, dead, lag }
+        Self {
+            inner,
+            left,
+            dead,
+            lag,
+        }
     }
 }
 
@@ -232,13 +294,25 @@ impl Service<Request> for Mortal {
                 return Err("the host is dead".into());
             }
             let is_read = request.method() == http::Method::GET;
-            let is_watch = request.uri().query().is_some_and(|query| query.contains("watch="));
+            let is_watch = request
+                .uri()
+                .query()
+                .is_some_and(|query| query.contains("watch="));
             let left = |left: usize| left.checked_sub(1);
-            if !is_read && this.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, left).is_err() {
+            if !is_read
+                && this
+                    .left
+                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, left)
+                    .is_err()
+            {
                 this.dead.cancel();
                 return Err("the host is dead".into());
             }
-            let answer = this.inner.call(request).await.expect("a local service does not fail");
+            let answer = this
+                .inner
+                .call(request)
+                .await
+                .expect("a local service does not fail");
             if !is_read && this.left.load(Ordering::SeqCst) == 0 {
                 this.dead.cancel();
                 return Err("the host died before it heard the answer".into());
@@ -252,12 +326,20 @@ impl Service<Request> for Mortal {
                 part.map(http_body::Frame::data).map_err(Failed::from)
             });
             // Each part is late by the same time; they do not wait for each other.
-            Ok(http::Response::from_parts(parts, StreamBody::new(late.buffered(10_000)).boxed_unsync()))
+            Ok(http::Response::from_parts(
+                parts,
+                StreamBody::new(late.buffered(10_000)).boxed_unsync(),
+            ))
         })
     }
 }
 
 /// Where a machine is.
 pub(super) fn reference(name: &str) -> ObjectRef {
-    ObjectRef { api_version: TOYS.to_owned(), kind: "ToyMachine".to_owned(), namespace: Some(MACHINES.to_owned()), name: name.to_owned() }
+    ObjectRef {
+        api_version: TOYS.to_owned(),
+        kind: "ToyMachine".to_owned(),
+        namespace: Some(MACHINES.to_owned()),
+        name: name.to_owned(),
+    }
 }

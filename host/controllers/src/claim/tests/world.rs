@@ -12,7 +12,9 @@ use hostler_apiserver::{Identity, Options, Server, Store};
 use hostler_core::seams::Reason;
 use k8s_openapi::api::core::v1::{Namespace, Node, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
+};
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -81,7 +83,9 @@ pub(super) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask:
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), asking).await.unwrap_or_else(|_| panic!("never: {what}"))
+    tokio::time::timeout(Duration::from_secs(60), asking)
+        .await
+        .unwrap_or_else(|_| panic!("never: {what}"))
 }
 
 impl World {
@@ -93,30 +97,55 @@ impl World {
         let moving = stop.clone();
         let client = server.client("platform", Identity::administrator());
         let tenant = server.client("tenant", Identity::administrator());
-        let mut world = Self { server, client, tenant, tenant_uid: String::new(), _stop: stop.drop_guard() };
+        let mut world = Self {
+            server,
+            client,
+            tenant,
+            tenant_uid: String::new(),
+            _stop: stop.drop_guard(),
+        };
         let definitions: Api<CustomResourceDefinition> = Api::all(world.client.clone());
         for definition in api::all_crds().into_iter().chain([toys()]) {
-            definitions.create(&PostParams::default(), &definition).await.unwrap();
+            definitions
+                .create(&PostParams::default(), &definition)
+                .await
+                .unwrap();
         }
         let namespaces: Api<Namespace> = Api::all(world.client.clone());
         for name in [PROJECT, MACHINES] {
             let namespace = object(json!({"metadata": {"name": name}}));
-            namespaces.create(&PostParams::default(), &namespace).await.unwrap();
+            namespaces
+                .create(&PostParams::default(), &namespace)
+                .await
+                .unwrap();
         }
         until("the kinds are served", || async {
             let definitions = definitions.list(&ListParams::default()).await.unwrap();
             let served = |crd: &CustomResourceDefinition| {
-                let conditions = crd.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
-                conditions.iter().any(|condition| condition.type_ == "Established" && condition.status == "True")
+                let conditions = crd
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.conditions.clone())
+                    .unwrap_or_default();
+                conditions
+                    .iter()
+                    .any(|condition| condition.type_ == "Established" && condition.status == "True")
             };
             definitions.items.iter().all(served).then_some(())
         })
         .await;
         let tenants: Api<api::VirtualClusterInstance> = world.namespaced(PROJECT);
-        let made = tenants.create(&PostParams::default(), &object(json!({"metadata": {"name": "one"}, "spec": {}}))).await;
+        let made = tenants
+            .create(
+                &PostParams::default(),
+                &object(json!({"metadata": {"name": "one"}, "spec": {}})),
+            )
+            .await;
         world.tenant_uid = made.unwrap().uid().unwrap();
         let providers: Api<api::NodeProvider> = Api::all(world.client.clone());
-        let provider = object(json!({"metadata": {"name": "toys"}, "spec": {"driver": {"name": "toy", "config": {"namespace": MACHINES}}}}));
+        let provider = object(
+            json!({"metadata": {"name": "toys"}, "spec": {"driver": {"name": "toy", "config": {"namespace": MACHINES}}}}),
+        );
         providers.create(&PostParams::default(), &provider).await.unwrap();
         tokio::spawn(run_rack(world.client.clone(), world.tenant.clone(), moving));
         world
@@ -131,12 +160,22 @@ impl World {
 
     /// Starts a host that may write so often.
     pub(super) async fn start(&self, mood: Mood, writes: usize) -> Host {
-        let settings = Settings { unreachable_after: Duration::ZERO, node_deletion_cap: Duration::ZERO, ..Settings::default() };
+        let settings = Settings {
+            unreachable_after: Duration::ZERO,
+            node_deletion_cap: Duration::ZERO,
+            ..Settings::default()
+        };
         self.start_with(mood, writes, Duration::ZERO, settings).await
     }
 
     /// Starts a host that may write so often, and hears of changes so late.
-    pub(super) async fn start_with(&self, mood: Mood, writes: usize, lag: Duration, settings: Settings) -> Host {
+    pub(super) async fn start_with(
+        &self,
+        mood: Mood,
+        writes: usize,
+        lag: Duration,
+        settings: Settings,
+    ) -> Host {
         let (stop, dead) = (CancellationToken::new(), CancellationToken::new());
         let left = Arc::new(AtomicUsize::new(writes));
         let way = |cluster: &str| {
@@ -145,7 +184,14 @@ impl World {
         };
         let plugins = Arc::new(Shelf(Arc::new(Toy { mood })));
         let clock = Arc::new(SystemClock);
-        let ctx = Ctx::start(way("platform"), plugins, Arc::new(NoControlPlane), clock, settings, &stop);
+        let ctx = Ctx::start(
+            way("platform"),
+            plugins,
+            Arc::new(NoControlPlane),
+            clock,
+            settings,
+            &stop,
+        );
         ctx.tenants.insert(
             &self.tenant_uid,
             Arc::new(TenantApi {
@@ -161,7 +207,12 @@ impl World {
             tokio::spawn(crate::provider::run(ctx.clone(), stop.clone())),
             tokio::spawn(crate::claim::run(ctx.clone(), stop.clone())),
         ];
-        Host { ctx, stop, loops, dead }
+        Host {
+            ctx,
+            stop,
+            loops,
+            dead,
+        }
     }
 
     pub(super) fn machines(&self) -> Api<DynamicObject> {
@@ -175,7 +226,10 @@ impl World {
             "metadata": {"name": name, "annotations": {"toys.example.com/address": "10.0.0.7/24"}},
             "spec": spec,
         }));
-        self.machines().create(&PostParams::default(), &machine).await.unwrap();
+        self.machines()
+            .create(&PostParams::default(), &machine)
+            .await
+            .unwrap();
         until("the machine is free", || async {
             let found = self.machines().get(name).await.unwrap();
             (found.data["status"]["state"] == "free").then_some(found)
@@ -200,11 +254,17 @@ impl World {
             "ref": {"apiVersion": TOYS, "kind": "ToyMachine", "namespace": MACHINES, "name": machine.name_any()},
             "uid": machine.uid(),
         }}});
-        claims.patch_status(name, &PatchParams::default(), &Patch::Merge(&place)).await.unwrap()
+        claims
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(&place))
+            .await
+            .unwrap()
     }
 
     pub(super) async fn find_claim(&self, name: &str) -> Option<api::NodeClaim> {
-        self.namespaced::<api::NodeClaim>(PROJECT).get_opt(name).await.unwrap()
+        self.namespaced::<api::NodeClaim>(PROJECT)
+            .get_opt(name)
+            .await
+            .unwrap()
     }
 
     pub(super) async fn delete_claim(&self, name: &str) {
@@ -232,20 +292,35 @@ impl World {
     }
 
     pub(super) async fn gone(&self, name: &str) {
-        until(&format!("{name} is gone"), || async { self.find_claim(name).await.is_none().then_some(()) }).await;
+        until(&format!("{name} is gone"), || async {
+            self.find_claim(name).await.is_none().then_some(())
+        })
+        .await;
     }
 
     /// Nothing of any claim is left anywhere but on machines.
     pub(super) async fn is_clean(&self) {
         let ours = ListParams::default().labels(api::names::CLAIM_UID);
         let secrets: Api<Secret> = Api::all(self.client.clone());
-        assert_eq!(names(&secrets.list(&ours).await.unwrap().items), Vec::<String>::new());
+        assert_eq!(
+            names(&secrets.list(&ours).await.unwrap().items),
+            Vec::<String>::new()
+        );
         let tokens: Api<Secret> = Api::all(self.tenant.clone());
-        assert_eq!(names(&tokens.list(&ours).await.unwrap().items), Vec::<String>::new());
+        assert_eq!(
+            names(&tokens.list(&ours).await.unwrap().items),
+            Vec::<String>::new()
+        );
         let enrollments: Api<api::Enrollment> = Api::all(self.client.clone());
-        assert_eq!(names(&enrollments.list(&ListParams::default()).await.unwrap().items), Vec::<String>::new());
+        assert_eq!(
+            names(&enrollments.list(&ListParams::default()).await.unwrap().items),
+            Vec::<String>::new()
+        );
         let nodes: Api<Node> = Api::all(self.tenant.clone());
-        assert_eq!(names(&nodes.list(&ListParams::default()).await.unwrap().items), Vec::<String>::new());
+        assert_eq!(
+            names(&nodes.list(&ListParams::default()).await.unwrap().items),
+            Vec::<String>::new()
+        );
     }
 }
 
@@ -265,7 +340,10 @@ fn names<K: ResourceExt>(items: &[K]) -> Vec<String> {
 }
 
 fn toy_resource() -> ApiResource {
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("toys.example.com", "v1", "ToyMachine"), "toymachines")
+    ApiResource::from_gvk_with_plural(
+        &GroupVersionKind::gvk("toys.example.com", "v1", "ToyMachine"),
+        "toymachines",
+    )
 }
 
 fn toys() -> CustomResourceDefinition {
@@ -288,10 +366,15 @@ async fn run_rack(client: Client, tenant: Client, stop: CancellationToken) {
     let machines: Api<DynamicObject> = Api::namespaced_with(client.clone(), MACHINES, &toy_resource());
     let mut joined = HashSet::new();
     while !stop.is_cancelled() {
-        let Ok(all) = machines.list(&ListParams::default()).await else { return };
+        let Ok(all) = machines.list(&ListParams::default()).await else {
+            return;
+        };
         for machine in all.items {
             let has_image = !machine.data["spec"]["image"].is_null();
-            let next = match (machine.data["status"]["state"].as_str().unwrap_or_default(), has_image) {
+            let next = match (
+                machine.data["status"]["state"].as_str().unwrap_or_default(),
+                has_image,
+            ) {
                 ("free", true) => "installing",
                 ("installing", true) => "running",
                 ("running" | "installing", false) => "wiping",
@@ -305,21 +388,40 @@ async fn run_rack(client: Client, tenant: Client, stop: CancellationToken) {
                 continue;
             }
             let status = json!({"metadata": {"resourceVersion": machine.resource_version()}, "status": {"state": next}});
-            drop(machines.patch_status(&machine.name_any(), &PatchParams::default(), &Patch::Merge(&status)).await);
+            drop(
+                machines
+                    .patch_status(
+                        &machine.name_any(),
+                        &PatchParams::default(),
+                        &Patch::Merge(&status),
+                    )
+                    .await,
+            );
         }
         tokio::time::sleep(Duration::from_millis(3)).await;
     }
 }
 
 /// What a kubelet and the host's own approver do together.
-async fn continue_join(client: &Client, tenant: &Client, machine: &DynamicObject, joined: &mut HashSet<Option<String>>) -> &'static str {
+async fn continue_join(
+    client: &Client,
+    tenant: &Client,
+    machine: &DynamicObject,
+    joined: &mut HashSet<Option<String>>,
+) -> &'static str {
     if machine.data["status"]["state"] != "running" || joined.contains(&machine.uid()) {
         return "";
     }
     let name = machine.name_any();
     let enrollments: Api<api::Enrollment> = Api::namespaced(client.clone(), PROJECT);
     let signed = json!({"status": {"approvedRequest": "csr"}});
-    let written = enrollments.patch_status(&format!("one.{name}"), &PatchParams::default(), &Patch::Merge(&signed)).await;
+    let written = enrollments
+        .patch_status(
+            &format!("one.{name}"),
+            &PatchParams::default(),
+            &Patch::Merge(&signed),
+        )
+        .await;
     if written.is_err() {
         return "";
     }
@@ -327,7 +429,11 @@ async fn continue_join(client: &Client, tenant: &Client, machine: &DynamicObject
     let node = object(json!({"metadata": {"name": name}}));
     drop(nodes.create(&PostParams::default(), &node).await);
     let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-    drop(nodes.patch_status(&name, &PatchParams::default(), &Patch::Merge(&ready)).await);
+    drop(
+        nodes
+            .patch_status(&name, &PatchParams::default(), &Patch::Merge(&ready))
+            .await,
+    );
     joined.insert(machine.uid());
     ""
 }

@@ -82,7 +82,8 @@ impl ControlPlane for Embedded {
 
     async fn remove(&self, place: &TenantPlace) -> Result<bool, Reason> {
         let cluster = cluster_of(place);
-        self.network.unbind(&address_of(place), &place.uid);
+        // By owner: a tenant that goes need not say any more what it named.
+        self.network.release(&place.uid);
         if self.server.clusters().contains(&cluster) {
             self.server
                 .delete_cluster(&cluster)

@@ -1,6 +1,6 @@
 //! Keeps the status of each NodeType: how many there are, how many are claimed, what it costs.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ async fn report(ctx: &Ctx, node_type: &api::NodeType) -> Result<()> {
         .description
         .as_ref()
         .and_then(|description| description.node_types.iter().find(|offer| offer.name == facts.short_name));
-    let mut broken: HashMap<String, usize> = HashMap::new();
+    let mut aside: BTreeMap<String, usize> = BTreeMap::new();
     let machines = holdings
         .machines
         .values()
@@ -77,8 +77,10 @@ async fn report(ctx: &Ctx, node_type: &api::NodeType) -> Result<()> {
             if !machine.node_types.contains(&facts.short_name) {
                 return false;
             }
-            if let Availability::Broken(reason) = &machine.availability {
-                *broken.entry(reason.code.clone()).or_default() += 1;
+            if let Availability::Broken(reason) | Availability::Preparing(reason) = &machine.availability
+                && entry.held_by.is_none()
+            {
+                *aside.entry(reason.code.clone()).or_default() += 1;
             }
             entry.held_by.is_some() || machine.availability == Availability::Free
         })
@@ -98,14 +100,11 @@ async fn report(ctx: &Ctx, node_type: &api::NodeType) -> Result<()> {
     let now = ctx.clock.now();
     let generation = node_type.meta().generation;
     conditions::set(&mut status.conditions, &Fact::yes("Synced", "Described", ""), generation, now);
-    let text = match broken.len() {
+    let causes: Vec<_> = aside.iter().map(|(code, count)| format!("{count} {code}")).collect();
+    let text = match aside.len() {
         0 if total == 0 => format!("no machine matches {name}; see the node type's selector in its NodeProvider"),
         0 => format!("{claimed} of {total} are claimed"),
-        _ => {
-            let mut causes: Vec<_> = broken.iter().map(|(code, count)| format!("{count} {code}")).collect();
-            causes.sort();
-            format!("{claimed} of {total} are claimed; not counted: {}", causes.join(", "))
-        }
+        _ => format!("{claimed} of {total} are claimed; not counted: {}", causes.join(", ")),
     };
     let has_capacity = unlimited || claimed < total;
     let fact = match (has_capacity, total) {

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Client, Resource};
 
@@ -34,7 +35,16 @@ impl Events {
     where
         K: Resource<DynamicType = ()> + Debug,
     {
-        self.publish(object, EventType::Normal, reason, action, note).await;
+        self.publish(object, EventType::Normal, reason, action, note, None).await;
+    }
+
+    /// The same about another object too: told for each of them, where the reason alone would be counted up as one event.
+    pub async fn normal_about<K, O>(&self, object: &K, other: &O, reason: &str, action: &str, note: &str)
+    where
+        K: Resource<DynamicType = ()> + Debug,
+        O: Resource<DynamicType = ()>,
+    {
+        self.publish(object, EventType::Normal, reason, action, note, Some(other.object_ref(&()))).await;
     }
 
     /// Says something that somebody should know.
@@ -42,11 +52,18 @@ impl Events {
     where
         K: Resource<DynamicType = ()> + Debug,
     {
-        self.publish(object, EventType::Warning, reason, action, note).await;
+        self.publish(object, EventType::Warning, reason, action, note, None).await;
     }
 
-    async fn publish<K>(&self, object: &K, type_: EventType, reason: &str, action: &str, note: &str)
-    where
+    async fn publish<K>(
+        &self,
+        object: &K,
+        type_: EventType,
+        reason: &str,
+        action: &str,
+        note: &str,
+        secondary: Option<ObjectReference>,
+    ) where
         K: Resource<DynamicType = ()> + Debug,
     {
         let regarding = object.object_ref(&());
@@ -56,8 +73,7 @@ impl Events {
             return;
         }
         let note = Some(note.chars().take(LONGEST).collect());
-        let event =
-            Event { type_, reason: reason.to_owned(), note, action: action.to_owned(), secondary: None };
+        let event = Event { type_, reason: reason.to_owned(), note, action: action.to_owned(), secondary };
         // An event is a courtesy: the condition beside it is the state.
         if let Err(error) = self.recorder.publish(&event, &regarding).await {
             tracing::debug!(reason, error = %error, "event not written");

@@ -15,7 +15,7 @@ use hostler_api as api;
 use hostler_api::claim::{MachineRef, Ref};
 use hostler_api::conditions::{self, Fact, phase};
 use hostler_api::{ResourceList, names};
-use hostler_core::schedule::{self, Binding, FreeMachine, Pending, TypeOffer};
+use hostler_core::schedule::{self, Binding, FreeMachine, Pending, Stock, TypeOffer};
 use hostler_core::seams::{Availability, Reason};
 use hostler_core::selector::TypeFacts;
 use kube::api::ListParams;
@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ctx::Ctx;
 use crate::error::Result;
+use crate::machines::Holdings;
 use crate::{judge, patch};
 
 /// Changes that come within this time are placed together, so that the oldest claim gets the first machine.
@@ -142,7 +143,8 @@ fn offers(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<TypeOffer> {
                 return None;
             }
             let facts = TypeFacts::from(node_type.as_ref());
-            let description = ctx.machines.of(provider_uid)?.description.clone()?;
+            let holdings = ctx.machines.of(provider_uid)?;
+            let description = holdings.description.clone()?;
             let offer = description.node_types.iter().find(|offer| offer.name == facts.short_name)?;
             Some(TypeOffer {
                 provider: node_type.spec.provider_ref.clone(),
@@ -150,13 +152,30 @@ fn offers(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<TypeOffer> {
                 resources: node_type.spec.resources.clone(),
                 cost: schedule::cost(node_type.spec.cost, &node_type.spec.resources),
                 claimed: bound.get(facts.full_name.as_str()).copied().unwrap_or(0),
+                stock: stock(&holdings, &facts.short_name),
                 facts,
             })
         })
         .collect()
 }
 
-/// Machines that are free, that nothing of ours holds and that no claim names.
+/// What a provider has of a type.
+fn stock(holdings: &Holdings, short_name: &str) -> Stock {
+    let mut stock = Stock { is_read: holdings.listed, ..Stock::default() };
+    for entry in holdings.machines.values() {
+        let Ok(Some(machine)) = &entry.machine else { continue };
+        if !machine.node_types.iter().any(|name| name == short_name) {
+            continue;
+        }
+        stock.machines += 1;
+        if let Availability::Broken(reason) = &machine.availability {
+            *stock.broken.entry(reason.code.clone()).or_default() += 1;
+        }
+    }
+    stock
+}
+
+/// Machines that are free or will be by themselves, that nothing of ours holds and that no claim names.
 fn free_machines(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<FreeMachine> {
     let named: BTreeSet<&str> = claims
         .iter()
@@ -168,9 +187,12 @@ fn free_machines(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<FreeMachine> {
         for (object, entry) in &holdings.machines {
             let Ok(Some(machine)) = &entry.machine else { continue };
             let uid = entry.object.uid().unwrap_or_default();
-            if machine.availability != Availability::Free || entry.held_by.is_some() || named.contains(uid.as_str()) {
-                continue;
-            }
+            let preparing = match &machine.availability {
+                Availability::Free if entry.held_by.is_none() && !named.contains(uid.as_str()) => None,
+                // Also one that a claim is giving back: it is cleaned, and then it is free.
+                Availability::Preparing(reason) => Some(reason.code.clone()),
+                Availability::Free | Availability::Held(_) | Availability::Broken(_) => continue,
+            };
             let resources: ResourceList =
                 serde_json::from_value(machine.json["resources"].clone()).unwrap_or_default();
             free.push(FreeMachine {
@@ -182,6 +204,7 @@ fn free_machines(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<FreeMachine> {
                     .map(|short| names::node_type(&provider.name_any(), short))
                     .collect(),
                 resources,
+                preparing,
             });
         }
     }
@@ -260,7 +283,11 @@ async fn wait(ctx: &Ctx, claim: &api::NodeClaim, reason: &Reason) -> Result<()> 
         return Ok(());
     }
     patch::replace_status(&claims(ctx, claim), &next).await?;
-    ctx.events.warning(claim, &reason.code, "Scheduling", &text).await;
+    if [schedule::PREPARING, schedule::NOT_READ].contains(&reason.code.as_str()) {
+        ctx.events.normal(claim, &reason.code, "Scheduling", &text).await;
+    } else {
+        ctx.events.warning(claim, &reason.code, "Scheduling", &text).await;
+    }
     Ok(())
 }
 

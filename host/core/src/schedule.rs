@@ -27,9 +27,22 @@ pub struct TypeOffer {
     pub cost: i64,
     /// Seats taken by bound claims, for types that are not made of machines.
     pub claimed: u32,
+    /// What there is of it, for whoever waits.
+    pub stock: Stock,
 }
 
-/// A machine that is free now.
+/// What there is of a type that is made of machines, so that a claim that waits can say for what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stock {
+    /// Whether the provider's machines were read at all.
+    pub is_read: bool,
+    /// Machines of the type, whatever their state.
+    pub machines: usize,
+    /// Why some of them need a person, and how many for each reason.
+    pub broken: BTreeMap<String, usize>,
+}
+
+/// A machine that is free, or will be by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeMachine {
     /// The object.
@@ -40,6 +53,8 @@ pub struct FreeMachine {
     pub types: BTreeSet<String>,
     /// What it has, as far as known; an absent resource is not checked.
     pub resources: ResourceList,
+    /// What it still waits for before it is free, like `Inspecting`.
+    pub preparing: Option<String>,
 }
 
 /// A claim that waits for a place.
@@ -72,6 +87,11 @@ pub struct Binding {
     pub machine: Option<(ObjectRef, String)>,
 }
 
+/// Reason of a claim whose machine will be free by itself.
+pub const PREPARING: &str = "MachinesPreparing";
+/// Reason of a claim that comes before its provider's machines were read.
+pub const NOT_READ: &str = "InventoryNotRead";
+
 /// Resources that every type has; all others make a type special (decision 6 of the domain).
 const PLAIN: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pods"];
 
@@ -83,21 +103,36 @@ pub fn assign(
     free: &[FreeMachine],
 ) -> Vec<(Pending, Result<Binding, Reason>)> {
     pending.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
+    // Machines that this pass gives away, or that an earlier claim waits for.
     let mut taken: BTreeSet<String> = BTreeSet::new();
     let mut seats: BTreeMap<String, u32> = BTreeMap::new();
     pending
         .into_iter()
         .map(|claim| {
             let place = place(&claim, types, free, &taken, &seats);
-            if let Ok(binding) = &place {
-                *seats.entry(binding.type_name.clone()).or_default() += 1;
-                if let Some((_, uid)) = &binding.machine {
-                    taken.insert(uid.clone());
+            match &place {
+                Ok(binding) => {
+                    *seats.entry(binding.type_name.clone()).or_default() += 1;
+                    taken.extend(binding.machine.iter().map(|(_, uid)| uid.clone()));
                 }
+                Err(Refusal { awaited, .. }) => taken.extend(awaited.clone()),
             }
-            (claim, place)
+            (claim, place.map_err(|refusal| refusal.reason))
         })
         .collect()
+}
+
+/// Why a claim has no place.
+struct Refusal {
+    reason: Reason,
+    /// uid of the machine that it will have, if nothing happens to that.
+    awaited: Option<String>,
+}
+
+impl From<Reason> for Refusal {
+    fn from(reason: Reason) -> Self {
+        Self { reason, awaited: None }
+    }
 }
 
 fn place(
@@ -106,10 +141,10 @@ fn place(
     free: &[FreeMachine],
     taken: &BTreeSet<String>,
     seats: &BTreeMap<String, u32>,
-) -> Result<Binding, Reason> {
+) -> Result<Binding, Refusal> {
     let mut misfits: Vec<String> = Vec::new();
     let mut denials: Vec<Reason> = Vec::new();
-    let mut full: Vec<String> = Vec::new();
+    let mut full: Vec<&TypeOffer> = Vec::new();
     let mut fitting: Vec<&TypeOffer> = Vec::new();
     for offer in types.iter().filter(|offer| offer.provider == claim.provider) {
         let name = &offer.facts.full_name;
@@ -125,30 +160,67 @@ fn place(
     for offer in &fitting {
         let name = &offer.facts.full_name;
         match offer.capacity {
-            Capacity::Machines => match machine(claim, offer, free, taken) {
+            Capacity::Machines => match machine(claim, offer, free, taken, false) {
                 Some(machine) => {
                     let machine = Some((machine.object.clone(), machine.uid.clone()));
                     return Ok(Binding { type_name: name.clone(), machine });
                 }
-                None => full.push(name.clone()),
+                None => full.push(offer),
             },
             Capacity::AtMost(most) => {
                 let used = offer.claimed.saturating_add(seats.get(name).copied().unwrap_or(0));
                 if used < most {
                     return Ok(Binding { type_name: name.clone(), machine: None });
                 }
-                full.push(name.clone());
+                full.push(offer);
             }
             Capacity::Unlimited => return Ok(Binding { type_name: name.clone(), machine: None }),
         }
     }
-    Err(refusal(claim, &misfits, denials, &full))
+    let coming = full.iter().find_map(|offer| Some((*offer, machine(claim, offer, free, taken, true)?)));
+    if let Some((offer, machine)) = coming {
+        return Err(Refusal { reason: preparing(offer, machine), awaited: Some(machine.uid.clone()) });
+    }
+    Err(refusal(claim, &misfits, denials, &full).into())
 }
 
-fn refusal(claim: &Pending, misfits: &[String], denials: Vec<Reason>, full: &[String]) -> Reason {
-    if !full.is_empty() {
-        return Reason::new("NoCapacity", format!("no machine of {} is free", full.join(", ")))
-            .remedy("waiting for one to come free; add machines or release claims");
+fn preparing(offer: &TypeOffer, machine: &FreeMachine) -> Reason {
+    let state = machine.preparing.as_deref().unwrap_or_default();
+    let text = format!("no machine of {} is free yet; {} is on its way ({state})", offer.facts.full_name, machine.object.name);
+    Reason::new(PREPARING, text).remedy("waiting for it; nothing need be done")
+}
+
+/// Why nothing of these types, which would do, can be had.
+fn full_up(full: &[&TypeOffer]) -> Option<Reason> {
+    let names: Vec<&str> = full.iter().map(|offer| offer.facts.full_name.as_str()).collect();
+    let first = full.first()?;
+    if full.iter().any(|offer| offer.capacity == Capacity::Machines && !offer.stock.is_read) {
+        let text = format!("the machines of provider {} have not been read yet", first.provider);
+        return Some(Reason::new(NOT_READ, text).remedy("waiting for them; see the conditions of the NodeProvider"));
+    }
+    if full.iter().all(|offer| offer.capacity == Capacity::Machines && offer.stock.machines == 0) {
+        let text = format!("no machine matches {}", names.join(", "));
+        let remedy = format!(
+            "add machines that its selector in NodeProvider {} matches, or change nodeTypes[].…selector there",
+            first.provider
+        );
+        return Some(Reason::new("NoCapacity", text).remedy(remedy));
+    }
+    let mut broken: BTreeMap<&str, usize> = BTreeMap::new();
+    for (code, count) in full.iter().flat_map(|offer| &offer.stock.broken) {
+        *broken.entry(code).or_default() += count;
+    }
+    let mut text = format!("no machine of {} is free", names.join(", "));
+    if !broken.is_empty() {
+        let causes: Vec<String> = broken.iter().map(|(code, count)| format!("{count} {code}")).collect();
+        text = format!("{text}; not usable as they are: {}", causes.join(", "));
+    }
+    Some(Reason::new("NoCapacity", text).remedy("waiting for one to come free; add machines or release claims"))
+}
+
+fn refusal(claim: &Pending, misfits: &[String], denials: Vec<Reason>, full: &[&TypeOffer]) -> Reason {
+    if let Some(reason) = full_up(full) {
+        return reason;
     }
     if let Some(denial) = denials.into_iter().next() {
         return denial;
@@ -213,8 +285,10 @@ fn machine<'a>(
     offer: &TypeOffer,
     free: &'a [FreeMachine],
     taken: &BTreeSet<String>,
+    coming: bool,
 ) -> Option<&'a FreeMachine> {
     free.iter()
+        .filter(|machine| machine.preparing.is_some() == coming)
         .filter(|machine| !taken.contains(&machine.uid) && machine.types.contains(&offer.facts.full_name))
         .filter(|machine| is_big_enough(&offer.resources, &machine.resources))
         // An order that depends on claim and machine alone: a turn that is repeated after a crash chooses the same again.
@@ -268,6 +342,7 @@ mod tests {
             cost: cost(None, &resources),
             resources,
             claimed: 0,
+            stock: Stock { is_read: true, machines: 1, broken: BTreeMap::new() },
         }
     }
 
@@ -282,6 +357,7 @@ mod tests {
             uid: format!("uid-{name}"),
             types: BTreeSet::from([type_name.to_owned()]),
             resources: ResourceList::new(),
+            preparing: None,
         }
     }
 
@@ -329,6 +405,34 @@ mod tests {
         assert!(answers[0].1.is_ok(), "the first by name wins among equals");
         assert_eq!(answers[0].0.key, "p-default/a");
         assert_eq!(answers[1].1.as_ref().unwrap_err().code, "NoCapacity");
+    }
+
+    #[test]
+    fn a_claim_waits_for_a_machine_that_is_on_its_way_and_the_next_one_does_not_wait_for_the_same() {
+        let mut machine = host("one", "metal3.cpu-server");
+        machine.preparing = Some("Inspecting".to_owned());
+        let answers =
+            assign(vec![claim("a", None), claim("b", None)], &[offer("cpu-server", &[])], &[machine]);
+        let reasons: Vec<_> = answers.iter().map(|(_, place)| place.clone().unwrap_err()).collect();
+        assert_eq!(reasons[0].code, "MachinesPreparing");
+        assert!(reasons[0].message.contains("one is on its way (Inspecting)"), "{reasons:?}");
+        assert_eq!(reasons[1].code, "NoCapacity");
+    }
+
+    #[rstest]
+    #[case::unread(Stock::default(), "InventoryNotRead", "have not been read")]
+    #[case::unmatched(Stock { is_read: true, ..Stock::default() }, "NoCapacity", "no machine matches metal3.cpu-server")]
+    #[case::broken(
+        Stock { is_read: true, machines: 2, broken: BTreeMap::from([("NoAddress".to_owned(), 2)]) },
+        "NoCapacity",
+        "not usable as they are: 2 NoAddress"
+    )]
+    fn a_claim_without_a_machine_says_why_there_is_none(#[case] stock: Stock, #[case] code: &str, #[case] text: &str) {
+        let mut kind = offer("cpu-server", &[]);
+        kind.stock = stock;
+        let reason = assign(vec![claim("a", None)], &[kind], &[])[0].1.clone().unwrap_err();
+        assert_eq!(reason.code, code);
+        assert!(reason.message.contains(text), "{reason:?}");
     }
 
     #[test]

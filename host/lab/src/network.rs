@@ -30,12 +30,11 @@ struct Binding {
 #[non_exhaustive]
 pub enum BindError {
     /// Another owner has it.
-    #[error("address {address} belongs to {owner} already; choose another controlPlane.endpoint")]
+    // Whose it is, the one who asks must not learn.
+    #[error("address {address} leads to another control plane already; choose another controlPlane.endpoint")]
     Taken {
         /// The address.
         address: String,
-        /// Whose it is.
-        owner: String,
     },
     /// It is no `host:port`.
     #[error("address {0:?} is no host with a port; write it like 192.168.100.2:8443")]
@@ -84,10 +83,7 @@ impl Network {
         }
         let mut bindings = self.bindings.write().unwrap_or_else(PoisonError::into_inner);
         match bindings.get(&address) {
-            Some(binding) if binding.owner != owner => Err(BindError::Taken {
-                address,
-                owner: binding.owner.clone(),
-            }),
+            Some(binding) if binding.owner != owner => Err(BindError::Taken { address }),
             _ => {
                 bindings.insert(
                     address,
@@ -101,16 +97,13 @@ impl Network {
         }
     }
 
-    /// Takes an address back from its owner. Another owner's stays; tells whether there was one to take.
-    pub fn unbind(&self, address: &str, owner: &str) -> bool {
-        let Some(address) = normal(address) else {
-            return false;
-        };
+    /// Takes back every address that leads to this owner; tells how many there were. An owner may have several: machines
+    /// that joined before its endpoint was changed go on with the old one.
+    pub fn release(&self, owner: &str) -> usize {
         let mut bindings = self.bindings.write().unwrap_or_else(PoisonError::into_inner);
-        let owned = bindings
-            .get(&address)
-            .is_some_and(|binding| binding.owner == owner);
-        owned && bindings.remove(&address).is_some()
+        let before = bindings.len();
+        bindings.retain(|_, binding| binding.owner != owner);
+        before - bindings.len()
     }
 
     /// Where an address leads.
@@ -193,7 +186,7 @@ mod tests {
         );
         assert_eq!(
             taken.unwrap_err().to_string(),
-            "address 192.168.100.2:8443 belongs to tenant one already; choose another controlPlane.endpoint"
+            "address 192.168.100.2:8443 leads to another control plane already; choose another controlPlane.endpoint"
         );
         assert_eq!(
             network.target("192.168.100.2:8443"),
@@ -202,14 +195,16 @@ mod tests {
     }
 
     #[test]
-    fn only_its_owner_takes_an_address_back() {
+    fn an_owner_that_goes_leaves_no_address_behind_and_takes_no_other() {
         let network = Network::new();
-        network
-            .bind("one.example", "one", base("https://127.0.0.1:6443"))
-            .unwrap();
-        assert!(!network.unbind("one.example:443", "two"));
-        assert!(network.unbind("one.example:443", "one"));
+        for (address, owner) in [("one.example", "one"), ("192.168.100.2:8443", "one"), ("two.example", "two")] {
+            network.bind(address, owner, base("https://127.0.0.1:6443")).unwrap();
+        }
+        assert_eq!(network.release("one"), 2);
         assert_eq!(network.target("one.example"), None);
+        assert_eq!(network.target("192.168.100.2:8443"), None);
+        assert!(network.target("two.example").is_some());
+        network.bind("192.168.100.2:8443", "two", base("https://127.0.0.1:6443")).unwrap();
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostler_api as api;
-use hostler_api::conditions::{self, Fact};
+use hostler_api::conditions;
 use hostler_core::pool::{self, Going, Owner, Plan};
 use hostler_core::seams::Reason;
 use hostler_core::selector::{self, TypeFacts};
@@ -50,9 +50,6 @@ pub(super) async fn turn(
         plans.push(plan);
     }
     progress.pools = Some(statuses);
-    for pool in pools {
-        show_drift(ctx, &claims, owner, pool, &seen).await?;
-    }
     if shrinks {
         plans = live(ctx, tenants, tenant, &claims).await?;
     }
@@ -105,7 +102,7 @@ async fn act(
         if let Created::New(made) = patch::create(claims, &claim).await? {
             let pool = made.labels().get(api::names::POOL).cloned().unwrap_or_default();
             let note = format!("claim {} for pool {pool}", made.name_any());
-            ctx.events.normal(tenant, "ClaimCreated", "Scaling", &note).await;
+            ctx.events.normal_about(tenant, &made, "ClaimCreated", "Scaling", &note).await;
         }
     }
     Ok(())
@@ -137,40 +134,4 @@ fn free(ctx: &Ctx, pool: &Pool) -> Option<i64> {
         free = free.saturating_add(left.max(0));
     }
     Some(free)
-}
-
-/// Says on each claim that has a machine whether its pool would make it the same today.
-async fn show_drift(
-    ctx: &Ctx,
-    claims: &Api<api::NodeClaim>,
-    owner: Owner<'_>,
-    pool: &Pool,
-    seen: &[&api::NodeClaim],
-) -> Result<()> {
-    for claim in seen.iter().filter(|claim| pool::is_live(claim) && pool::is_of(claim, owner, &pool.name)) {
-        let Some(status) = claim.status.as_ref().filter(|status| status.machine.is_some()) else { continue };
-        let fields = pool::drift(pool, claim);
-        let known = conditions::find(&status.conditions, "NotDrifted").is_some();
-        if fields.is_empty() && !known {
-            continue;
-        }
-        let text = format!("differs from its pool in {}; replace the claim to take it over", fields.join(", "));
-        let fact = if fields.is_empty() {
-            Fact::yes("NotDrifted", "NotDrifted", "")
-        } else {
-            Fact { severity: Some("Warning"), ..Fact::no("NotDrifted", "PoolEdited", &text) }
-        };
-        let mut next = (*claim).clone();
-        let changed = next.status.as_mut().is_some_and(|status| {
-            conditions::set(&mut status.conditions, &fact, claim.metadata.generation, ctx.clock.now())
-        });
-        if !changed {
-            continue;
-        }
-        match patch::replace_status(claims, &next).await {
-            Err(error) if error.is_conflict() || error.is_not_found() => {}
-            other => drop(other?),
-        }
-    }
-    Ok(())
 }

@@ -253,7 +253,7 @@ async fn a_server_without_an_address_joins_after_it_got_one_and_was_booted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_waits_for_a_control_plane_that_is_not_there_yet() {
     let world = World::start().await;
-    assert!(world.network.unbind(JOIN_ADDRESS, "tenant"));
+    assert!(world.network.release("tenant") == 1);
     world.available("bare-metal-1", Some("192.168.100.10/24")).await;
     world
         .install("bare-metal-1", &world.user_data("bare-metal-1"))

@@ -2,7 +2,7 @@
 
 use hostler_core::loan::{self, Change, Holder, Pointer};
 use hostler_core::scope::{self, Scope};
-use hostler_core::seams::{Availability, Driver, Object, ObjectRef, Plan, Reason};
+use hostler_core::seams::{Availability, Driver, Failure, Machine, Object, ObjectRef, Plan, Reason};
 use hostler_core::view;
 use kube::Api;
 use kube::api::DynamicObject;
@@ -72,7 +72,11 @@ pub(crate) async fn is_free(
     related: &[Object],
 ) -> Result<(), Reason> {
     let shown = view::object(&loan::hide(machine));
-    match driver.machine_of(provider, &shown, related).await {
+    free_by(driver.machine_of(provider, &shown, related).await)
+}
+
+fn free_by(answer: Result<Option<Machine>, Failure>) -> Result<(), Reason> {
+    match answer {
         Ok(Some(machine)) => match machine.availability {
             Availability::Free => Ok(()),
             Availability::Held(reason) | Availability::Preparing(reason) | Availability::Broken(reason) => {
@@ -88,7 +92,25 @@ pub(crate) async fn is_free(
     }
 }
 
-/// Gives a machine back, if it is free; `machine` is a live read that came after the last write of the release.
+/// Whether a machine may be let go. Where its driver has said that nothing is left on it (`gone`), one that cannot be promised to
+/// anybody may go too: it is broken, or no longer of this provider, for reasons that its release has no part in, and holding it would only hold
+/// up the tenant's deletion. One that is in use or on its way stays held whatever the driver says.
+async fn may_go(
+    driver: &dyn Driver,
+    provider: &Object,
+    machine: &Value,
+    related: &[Object],
+    gone: bool,
+) -> Result<(), Reason> {
+    let shown = view::object(&loan::hide(machine));
+    match driver.machine_of(provider, &shown, related).await {
+        Ok(None) if gone => Ok(()),
+        Ok(Some(found)) if gone && matches!(found.availability, Availability::Broken(_)) => Ok(()),
+        answer => free_by(answer),
+    }
+}
+
+/// Gives a machine back, if it may go; `machine` is a live read that came after the last write of the release.
 ///
 /// # Errors
 /// As `write`, and for a record that is somebody else's.
@@ -99,8 +121,9 @@ pub(crate) async fn give_back(
     machine: &Value,
     related: &[Object],
     holder: &Holder,
+    gone: bool,
 ) -> Result<Returned> {
-    if let Err(reason) = is_free(driver, provider, machine, related).await {
+    if let Err(reason) = may_go(driver, provider, machine, related, gone).await {
         return Ok(Returned::Early(reason));
     }
     let back = loan::give_back(machine, holder).map_err(|refusal| Error::Refused(refusal.to_string()))?;

@@ -163,6 +163,7 @@ async fn drive(
             return Ok(steady);
         }
     };
+    progress.unserved = values.ok().map(|values| values.private_nodes.unserved.clone());
     let broken = values.err();
     if let Some(reason) = broken
         && !place::is_held(ctx, &wanted)

@@ -264,6 +264,7 @@ impl Turn<'_> {
         &mut self,
         driver: &dyn Driver,
         provider: &Object,
+        gone: bool,
     ) -> Result<std::result::Result<(), Reason>> {
         let Some(name) = self.machine() else {
             return Ok(Ok(()));
@@ -283,7 +284,7 @@ impl Turn<'_> {
             .map(view::object)
             .collect();
         let api = self.kinds.api_of(self.client(), &name).await?;
-        match borrow::give_back(&api, driver, provider, &machine, &related, &self.holder).await? {
+        match borrow::give_back(&api, driver, provider, &machine, &related, &self.holder, gone).await? {
             Returned::Early(reason) => Ok(Err(reason)),
             Returned::Back(left) => {
                 self.status.loans.clear();

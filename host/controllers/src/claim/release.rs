@@ -61,7 +61,7 @@ impl Turn<'_> {
                 recheck.map(|seconds| Duration::from_secs(u64::from(seconds.clamp(RECHECK.0, RECHECK.1))));
             return Ok(wait.map_or_else(|| Action::requeue(POLL * 5), Action::requeue));
         }
-        match self.let_go(driver.as_ref(), &ordered.provider).await? {
+        match self.let_go(driver.as_ref(), &ordered.provider, gone).await? {
             Ok(()) => Ok(Action::requeue(Duration::ZERO)),
             Err(why) => {
                 if gone {

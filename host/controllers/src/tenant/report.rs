@@ -15,6 +15,8 @@ const DEPLOYED: &str = "VirtualClusterDeployed";
 const ONLINE: &str = "VirtualClusterOnline";
 const READY: &str = "VirtualClusterReady";
 const PROVISIONED: &str = "NodesProvisioned";
+/// Everything that the values say has its effect; shown only where it had not once.
+const SERVED: &str = "ValuesServed";
 
 /// How far a turn came.
 #[derive(Debug, Default)]
@@ -38,6 +40,8 @@ pub(super) struct Progress {
     pub(super) stage: Stage,
     pub(super) join_address: Option<String>,
     pub(super) pools: Option<Vec<PoolStatus>>,
+    /// Paths of the values that have no effect here; none where the values cannot be read.
+    pub(super) unserved: Option<Vec<String>>,
     /// Why the values cannot be read, where the control plane stands all the same.
     pub(super) broken: Option<Reason>,
 }
@@ -123,6 +127,15 @@ fn fill(ctx: &Ctx, status: &mut api::VirtualClusterInstanceStatus, generation: O
         show(status, phase::FAILED, Some(reason));
         let text = reason.text();
         set(status, &Fact::no(PROVISIONED, &reason.code, &text));
+    }
+    if let Some(paths) = &progress.unserved {
+        let known = conditions::find(&status.conditions, SERVED).is_some();
+        let text = format!("without effect here: {}", paths.join(", "));
+        if !paths.is_empty() {
+            set(status, &Fact::not_yet(SERVED, "NotServedYet", &text));
+        } else if known {
+            set(status, &Fact::yes(SERVED, SERVED, ""));
+        }
     }
     if let Some(pools) = &progress.pools {
         status.pools.clone_from(pools);

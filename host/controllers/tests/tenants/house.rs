@@ -311,14 +311,17 @@ async fn define(client: &Client) {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     for definition in api::all_crds() {
         definitions.create(&PostParams::default(), &definition).await.unwrap();
-        let name = definition.name_any();
-        until(&format!("{name} is established"), async || {
-            let found = definitions.get(&name).await.unwrap();
-            let conditions = found.status.and_then(|status| status.conditions).unwrap_or_default();
-            conditions.iter().any(|one| one.type_ == "Established" && one.status == "True").then_some(())
-        })
-        .await;
     }
+    until("every definition is established", async || {
+        let all = definitions.list(&Default::default()).await.unwrap().items;
+        let established = |definition: &CustomResourceDefinition| {
+            let status = definition.status.as_ref();
+            let mut conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+            conditions.any(|one| one.type_ == "Established" && one.status == "True")
+        };
+        all.iter().all(established).then_some(())
+    })
+    .await;
 }
 
 fn cluster_of(uid: &str) -> String {

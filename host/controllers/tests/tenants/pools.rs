@@ -83,7 +83,9 @@ privateNodes:
             .iter()
             .all(|want| reasons.iter().any(|reason| reason == want))
     };
-    house.see(Some("p-default"), "one", told).await;
+    let tenant = house.see(Some("p-default"), "one", told).await;
+    let conditions = tenant.status.unwrap().conditions;
+    assert_eq!(crate::house::condition(&conditions, "ValuesServed"), ("False", "NotServedYet"));
     // Its provider comes later.
     house.apply(json!({"apiVersion": GROUP, "kind": "NodeProvider", "metadata": {"name": "nowhere"}, "spec": {"metal3": {}}})).await;
     house.claims(4).await;

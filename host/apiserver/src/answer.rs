@@ -128,6 +128,12 @@ pub(crate) fn list_bytes(resource: &Resource, format: Format, items: &[std::sync
             return Bytes::from(table::table(resource, &items, meta, include).to_string());
         }
     };
+    // As the real server writes them: items of built-in kinds do not repeat what the list says, and an untyped list
+    // always says whether it goes on.
+    let mut meta = meta.clone();
+    if resource.custom && format == Format::Json && meta["continue"].is_null() {
+        meta["continue"] = Value::String(String::new());
+    }
     let size: usize = items.iter().map(|item| item.bytes.len() + 1).sum();
     let mut out = Vec::with_capacity(size + 256);
     let head = format!(
@@ -140,10 +146,31 @@ pub(crate) fn list_bytes(resource: &Resource, format: Format, items: &[std::sync
         if index > 0 {
             out.push(b',');
         }
-        out.extend_from_slice(&object_bytes(resource, format, item));
+        let bytes = object_bytes(resource, format, item);
+        if !resource.custom && format == Format::Json {
+            push_untyped(&mut out, &bytes, resource);
+        } else {
+            out.extend_from_slice(&bytes);
+        }
     }
     out.extend_from_slice(b"]}");
     Bytes::from(out)
+}
+
+/// Adds an object without its `apiVersion` and `kind`.
+fn push_untyped(out: &mut Vec<u8>, bytes: &[u8], resource: &Resource) {
+    // Both come first in all that is kept, so that nothing has to be parsed here.
+    let head = format!("{{\"apiVersion\":\"{}\",\"kind\":\"{}\",", api_version(resource), resource.kind);
+    if let Some(rest) = bytes.strip_prefix(head.as_bytes()) {
+        out.push(b'{');
+        return out.extend_from_slice(rest);
+    }
+    let Ok(Value::Object(mut fields)) = serde_json::from_slice(bytes) else {
+        return out.extend_from_slice(bytes);
+    };
+    fields.shift_remove("apiVersion");
+    fields.shift_remove("kind");
+    out.extend_from_slice(Value::Object(fields).to_string().as_bytes());
 }
 
 /// An answer of JSON.
@@ -153,11 +180,14 @@ pub(crate) fn json_answer(code: StatusCode, bytes: impl Into<Bytes>, warnings: &
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    for warning in warnings {
-        let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-            headers.append(WARNING, value);
-        }
+    warnings.iter().fold(answer, |answer, warning| warned(answer, warning))
+}
+
+/// An answer with a warning for the user of the client.
+pub(crate) fn warned(mut answer: Response<Body>, warning: &str) -> Response<Body> {
+    let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+    if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+        answer.headers_mut().append(WARNING, value);
     }
     answer
 }

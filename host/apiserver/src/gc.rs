@@ -46,7 +46,7 @@ async fn look(storage: &Arc<Storage>, cluster: &str, place: &Place, now: Timesta
         return orphan(storage, cluster, place, &object).await;
     }
     if object.meta.deleting && has(FOREGROUND) {
-        return wait_for_dependents(storage, cluster, place, &object).await;
+        return wait_for_dependents(storage, cluster, place, &object, now).await;
     }
     if object.meta.deleting || object.meta.owners.is_empty() {
         return Ok(());
@@ -81,6 +81,7 @@ async fn wait_for_dependents(
     cluster: &str,
     place: &Place,
     owner: &Stored,
+    now: Timestamp,
 ) -> Result<(), ApiError> {
     let found = dependents(storage, cluster, owner);
     let blocks = |object: &Stored| object.meta.owners.iter().any(|one| one.uid == owner.meta.uid && one.blocks);
@@ -89,7 +90,7 @@ async fn wait_for_dependents(
     }
     for (dependent, object) in found {
         if !object.meta.deleting {
-            storage.with_agenda(cluster, |agenda| agenda.suspect(dependent));
+            collect(storage, cluster, &dependent, &object, now).await?;
         }
     }
     Ok(())

@@ -34,6 +34,7 @@ mod openapi;
 mod operation;
 mod options;
 mod patch;
+mod protobuf;
 mod query;
 mod registry;
 mod resource;

@@ -118,33 +118,44 @@ fn tell(namespace: &mut Value, rest: &BTreeMap<String, Vec<Arc<Stored>>>, now: &
     }
     let kept: Vec<String> =
         finalizers.iter().map(|(name, count)| format!("{name} in {count} resource instances")).collect();
+    let content = |list: &[String]| format!("Some resources are remaining: {}", list.join(", "));
+    let waiting = |list: &[String]| format!("Some content in the namespace has finalizers remaining: {}", list.join(", "));
     let told = [
+        ("NamespaceDeletionDiscoveryFailure", None, "ResourcesDiscovered", "All resources successfully discovered"),
+        ("NamespaceDeletionGroupVersionParsingFailure", None, "ParsedGroupVersions", "All legacy kube types successfully parsed"),
+        (
+            "NamespaceDeletionContentFailure",
+            None,
+            "ContentDeleted",
+            "All content successfully deleted, may be waiting on finalization",
+        ),
         (
             "NamespaceContentRemaining",
-            "SomeResourcesRemain",
-            format!("Some resources are remaining: {}", counts.join(", ")),
-            true,
+            (!counts.is_empty()).then(|| ("SomeResourcesRemain", content(&counts))),
+            "ContentRemoved",
+            "All content successfully removed",
         ),
         (
             "NamespaceFinalizersRemaining",
-            "SomeFinalizersRemain",
-            format!("Some content in the namespace has finalizers remaining: {}", kept.join(", ")),
-            !kept.is_empty(),
+            (!kept.is_empty()).then(|| ("SomeFinalizersRemain", waiting(&kept))),
+            "ContentHasNoFinalizers",
+            "All content-preserving finalizers finished",
         ),
     ];
     let mut conditions = namespace["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let before = conditions.clone();
-    for (kind, reason, message, holds) in told {
+    for (kind, holding, reason, message) in told {
+        let status = if holding.is_some() { "True" } else { "False" };
+        let (reason, message) = holding.unwrap_or_else(|| (reason, message.to_owned()));
         let old = conditions.iter().position(|one| one["type"] == kind);
-        let since = old.map_or_else(|| json!(now), |at| conditions[at]["lastTransitionTime"].clone());
+        let same = old.filter(|at| conditions[*at]["status"] == status);
+        let since = same.map_or_else(|| json!(now), |at| conditions[at]["lastTransitionTime"].clone());
         let condition = json!({
-            "type": kind, "status": "True", "lastTransitionTime": since, "reason": reason, "message": message,
+            "type": kind, "status": status, "lastTransitionTime": since, "reason": reason, "message": message,
         });
-        match (old, holds) {
-            (Some(at), true) => conditions[at] = condition,
-            (Some(at), false) => drop(conditions.remove(at)),
-            (None, true) => conditions.push(condition),
-            (None, false) => {}
+        match old {
+            Some(at) => conditions[at] = condition,
+            None => conditions.push(condition),
         }
     }
     let is_news = conditions != before;

@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use crate::answer::{Body, Format, json_answer, object_bytes, value_bytes};
+use crate::answer::{Body, Format, json_answer, object_bytes, value_bytes, warned};
 use crate::authenticate::Identity;
 use crate::authorize::{self, Attributes};
 use crate::clock::stamp;
@@ -146,18 +146,28 @@ impl Call {
             _ => false,
         };
         if !is_known {
-            return Err(ApiError::unknown_path());
+            // The real server looks a custom kind's object up before it finds that it has no such part.
+            return Err(if self.resource().custom { self.not_found() } else { ApiError::unknown_path() });
         }
+        let warning = self.resource().deprecation.clone();
+        let answer = self.carry_out(selector, &body, plain).await;
+        answer.map(|answer| match warning {
+            Some(warning) => warned(answer, &warning),
+            None => answer,
+        })
+    }
+
+    async fn carry_out(self, selector: Selector, body: &Bytes, plain: bool) -> Result<Response<Body>, ApiError> {
         match self.verb {
             Verb::Get => read::get(&self),
             Verb::List => read::list(&self, &selector),
             Verb::Watch => watch::watch(&self, selector),
-            Verb::Create if self.target.subresource == "eviction" => evict::evict(&self, &body).await,
-            Verb::Create if plain => create::create(&self, &body).await,
-            Verb::Update => update::update(&self, &body).await,
-            Verb::Patch => patch::patch(&self, &body).await,
-            Verb::Delete if plain => delete::delete(&self, &body).await,
-            Verb::DeleteCollection if plain => delete::delete_collection(&self, &selector, &body).await,
+            Verb::Create if self.target.subresource == "eviction" => evict::evict(&self, body).await,
+            Verb::Create if plain => create::create(&self, body).await,
+            Verb::Update => update::update(&self, body).await,
+            Verb::Patch => patch::patch(&self, body).await,
+            Verb::Delete if plain => delete::delete(&self, body).await,
+            Verb::DeleteCollection if plain => delete::delete_collection(&self, &selector, body).await,
             Verb::Create | Verb::Delete | Verb::DeleteCollection => Err(ApiError::method_not_allowed()),
         }
     }

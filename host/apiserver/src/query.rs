@@ -1,7 +1,7 @@
 //! The parameters of a request, parsed.
 
 use axum::extract::Query as Pairs;
-use http::Uri;
+use http::{Method, Uri};
 
 use crate::status::{ApiError, Cause};
 
@@ -103,37 +103,49 @@ pub(crate) struct Query {
 
 impl Query {
     /// Reads the parameters of a request.
-    pub(crate) fn parse(uri: &Uri) -> Result<Self, ApiError> {
+    pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<Self, ApiError> {
+        let options_kind = match method.as_str() {
+            "PUT" => "UpdateOptions",
+            "PATCH" => "PatchOptions",
+            "DELETE" => "DeleteOptions",
+            _ => "CreateOptions",
+        };
         let Pairs(pairs) = Pairs::<Vec<(String, String)>>::try_from_uri(uri)
             .map_err(|error| ApiError::bad_request(error.body_text()))?;
         let mut query = Self::default();
         for (name, value) in pairs {
-            query.set(&name, value)?;
+            query.set(&name, value, options_kind)?;
         }
         query.check()?;
         Ok(query)
     }
 
-    fn set(&mut self, name: &str, value: String) -> Result<(), ApiError> {
+    fn set(&mut self, name: &str, value: String, options_kind: &str) -> Result<(), ApiError> {
         match name {
             "labelSelector" => self.label_selector = value,
             "fieldSelector" => self.field_selector = value,
-            "limit" => self.limit = number::<i64>(name, &value)?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            "limit" => self.limit = number::<i64>(&value)?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
             "continue" => self.continues = value,
-            "resourceVersion" => self.revision = number(name, &value)?,
+            "resourceVersion" if !value.is_empty() => {
+                let revision = value.parse().map_err(|_| {
+                    let why = format!("resourceVersion: Invalid value: {value:?}: {}", not_a_number("ParseUint", &value));
+                    ApiError::bad_request(format!("invalid resource version: {why}"))
+                })?;
+                self.revision = Some(revision);
+            }
             "resourceVersionMatch" => {
                 self.version_match = match value.as_str() {
                     "" => VersionMatch::Unset,
                     "NotOlderThan" => VersionMatch::NotOlderThan,
                     "Exact" => VersionMatch::Exact,
                     other => {
-                        let text = format!("Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\"");
+                        let text = format!("Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\"");
                         return Err(list_options("FieldValueNotSupported", text));
                     }
                 }
             }
             "watch" => self.watch = truth(name, &value)?,
-            "timeoutSeconds" => self.timeout = number(name, &value)?.filter(|seconds| *seconds > 0),
+            "timeoutSeconds" => self.timeout = number(&value)?.filter(|seconds| *seconds > 0),
             "allowWatchBookmarks" => self.bookmarks = truth(name, &value)?,
             "sendInitialEvents" => self.initial_events = Some(truth(name, &value)?),
             "fieldManager" => self.manager = value,
@@ -147,7 +159,7 @@ impl Query {
                         let message = format!(
                             "Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
                         );
-                        return Err(options("CreateOptions", "FieldValueNotSupported", "fieldValidation", message));
+                        return Err(options(options_kind, "FieldValueNotSupported", "fieldValidation", message));
                     }
                 }
             }
@@ -156,10 +168,10 @@ impl Query {
                 "" => {}
                 other => {
                     let message = format!("Unsupported value: [{other:?}]: supported values: \"All\"");
-                    return Err(options("PatchOptions", "FieldValueNotSupported", "dryRun", message));
+                    return Err(options(options_kind, "FieldValueNotSupported", "dryRun", message));
                 }
             },
-            "gracePeriodSeconds" => self.grace = number(name, &value)?,
+            "gracePeriodSeconds" => self.grace = number(&value)?,
             "propagationPolicy" => self.propagation = Propagation::parse(&value)?,
             "includeObject" => self.include_object = value,
             _ => {}
@@ -190,7 +202,7 @@ impl Query {
             return Err(list_options("FieldValueForbidden", text.to_owned()));
         }
         if self.version_match == VersionMatch::Exact && self.revision == Some(0) {
-            let text = "Forbidden: resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"";
+            let text = "Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
             return Err(list_options("FieldValueForbidden", text.to_owned()));
         }
         Ok(())
@@ -206,12 +218,16 @@ fn options(kind: &str, reason: &'static str, field: &str, message: String) -> Ap
 }
 
 /// A number, or none for nothing.
-fn number<N: std::str::FromStr>(name: &str, text: &str) -> Result<Option<N>, ApiError> {
+fn number<N: std::str::FromStr>(text: &str) -> Result<Option<N>, ApiError> {
     if text.is_empty() {
         return Ok(None);
     }
-    let wrong = || ApiError::bad_request(format!("{name}: Invalid value: {text:?}: must be a number"));
-    text.parse().map(Some).map_err(|_| wrong())
+    text.parse().map(Some).map_err(|_| ApiError::bad_request(not_a_number("ParseInt", text)))
+}
+
+/// The real server's words for what is no number.
+pub(crate) fn not_a_number(parser: &str, text: &str) -> String {
+    format!("strconv.{parser}: parsing {text:?}: invalid syntax")
 }
 
 /// `?watch` and `?watch=1` are as true as `?watch=true`.

@@ -37,6 +37,8 @@ pub(crate) struct Resource {
     pub(crate) selectable: Vec<String>,
     /// Schema of the whole object.
     pub(crate) schema: Arc<Schema>,
+    /// What clients of a version that goes are warned with.
+    pub(crate) deprecation: Option<String>,
     /// Whether it comes from a CRD (then `schema` is enforced structurally and CEL rules apply).
     pub(crate) custom: bool,
 }

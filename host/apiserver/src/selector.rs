@@ -13,6 +13,8 @@ enum Demand {
     NotIn(String, Vec<String>),
     Exists(String),
     Absent(String),
+    Above(String, i64),
+    Below(String, i64),
 }
 
 /// One demand on a field.
@@ -67,11 +69,14 @@ impl Selector {
         let label = |key: &str| {
             object.meta.labels.iter().find(|(name, _)| name.as_ref() == key).map(|(_, value)| value.as_ref())
         };
+        let number = |key: &str| label(key).and_then(|found| found.parse::<i64>().ok());
         let labelled = self.labels.iter().all(|demand| match demand {
             Demand::In(key, values) => label(key).is_some_and(|found| values.iter().any(|value| value == found)),
             Demand::NotIn(key, values) => !label(key).is_some_and(|found| values.iter().any(|value| value == found)),
             Demand::Exists(key) => label(key).is_some(),
             Demand::Absent(key) => label(key).is_none(),
+            Demand::Above(key, bound) => number(key).is_some_and(|found| found > *bound),
+            Demand::Below(key, bound) => number(key).is_some_and(|found| found < *bound),
         });
         if !labelled || self.fields.is_empty() {
             return labelled;
@@ -161,6 +166,12 @@ fn parse_label(part: &str) -> Result<Demand, String> {
     if let Some((key, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
         return Ok(Demand::In(parse_key(key)?, vec![parse_value(value)?]));
     }
+    if let Some((key, value)) = part.split_once('>') {
+        return Ok(Demand::Above(parse_key(key)?, parse_bound(value)?));
+    }
+    if let Some((key, value)) = part.split_once('<') {
+        return Ok(Demand::Below(parse_key(key)?, parse_bound(value)?));
+    }
     match part.strip_prefix('!') {
         Some(key) => Ok(Demand::Absent(parse_key(key)?)),
         None => Ok(Demand::Exists(parse_key(part)?)),
@@ -173,6 +184,12 @@ fn parse_key(key: &str) -> Result<String, String> {
         None => Ok(key.to_owned()),
         Some(why) => Err(format!("<nil>: Invalid value: {key:?}: {why}")),
     }
+}
+
+fn parse_bound(value: &str) -> Result<i64, String> {
+    let value = value.trim();
+    let why = "for 'Gt', 'Lt' operators, the value must be an integer";
+    value.parse().map_err(|_| format!("values[0]: Invalid value: {value:?}: {why}"))
 }
 
 fn parse_value(value: &str) -> Result<String, String> {
@@ -193,7 +210,7 @@ mod tests {
 
     fn object() -> Stored {
         let object = json!({
-            "metadata": {"name": "n", "labels": {"env": "prod", "tier": "web"}},
+            "metadata": {"name": "n", "labels": {"env": "prod", "tier": "web", "size": "5"}},
             "spec": {"nodeName": "a"},
         });
         Stored::freeze(Key::new("", "n"), object, 1, 0)
@@ -213,6 +230,10 @@ mod tests {
     #[case("!absent", true)]
     #[case("!env", false)]
     #[case("absent", false)]
+    #[case("size>4", true)]
+    #[case("size>5", false)]
+    #[case("size<6,size>4", true)]
+    #[case("env>4", false)]
     fn labels_select(#[case] selector: &str, #[case] expected: bool) {
         let selector = Selector { labels: parse_labels(selector).unwrap(), fields: Vec::new() };
         assert_eq!(selector.matches(&object(), Stored::value), expected);
@@ -238,6 +259,7 @@ mod tests {
     #[case("a in (b")]
     #[case("-a")]
     #[case("a,")]
+    #[case("a>b")]
     fn nonsense_is_refused(#[case] selector: &str) {
         assert!(parse_labels(selector).is_err(), "{selector}");
     }

@@ -140,6 +140,13 @@ impl Server {
         });
     }
 
+    /// Ends watches and lets go of the file, so that it can be opened again at once. What is written after this is
+    /// refused; reads go on as long as anybody has a client.
+    pub fn close(&self) {
+        self.inner.stop.cancel();
+        self.inner.storage.close();
+    }
+
     /// Creates a cluster, with its first namespaces and an authority of its own for its clients.
     pub async fn create_cluster(&self, name: &str) -> Result<(), ServerError> {
         if let Some(why) = metadata::subdomain(name).into_iter().next() {
@@ -327,9 +334,12 @@ impl Inner {
         target: routes::Target,
         body: Bytes,
     ) -> Result<Response<Body>, ApiError> {
-        let query = Query::parse(&parts.uri)?;
+        let query = Query::parse(&parts.method, &parts.uri)?;
         let verb = Verb::of(&parts.method, &target, &query)?;
         let registry = self.storage.registry(cluster).ok_or_else(ApiError::unknown_path)?;
+        if !registry.all().iter().any(|one| one.group == target.group && one.version == target.version) {
+            return Ok(text_answer(StatusCode::NOT_FOUND, "404 page not found\n"));
+        }
         let index = registry.find(&target.group, &target.version, &target.plural).ok_or_else(ApiError::unknown_path)?;
         if !registry.all()[index].namespaced && !target.namespace.is_empty() {
             return Err(ApiError::unknown_path());

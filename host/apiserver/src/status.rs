@@ -233,7 +233,9 @@ impl ApiError {
         if !self.reason.is_empty() {
             fields.insert("reason".to_owned(), Value::String(self.reason.to_owned()));
         }
-        if !self.details.is_empty() {
+        // Where the real server has nothing to detail, some refusals say so and some say nothing.
+        let is_silent = matches!(self.reason, "" | "BadRequest" | "Unauthorized" | "Expired" | "NotAcceptable");
+        if !self.details.is_empty() || !is_silent {
             fields.insert("details".to_owned(), Value::Object(self.details.clone()));
         }
         fields.insert("code".to_owned(), json!(self.code.as_u16()));

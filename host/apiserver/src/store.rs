@@ -221,6 +221,11 @@ impl Storage {
         }))
     }
 
+    /// Lets go of the file; what is written after this is refused.
+    pub(crate) fn close(&self) {
+        self.disk.close();
+    }
+
     /// What is visible now. Not to be held across an await.
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().expect("nobody panics while holding the state")

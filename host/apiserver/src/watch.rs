@@ -232,7 +232,7 @@ impl Watcher {
     }
 
     fn tell_bookmark(&mut self, is_initial_end: bool) {
-        let mut meta = json!({"resourceVersion": self.told.to_string(), "creationTimestamp": null});
+        let mut meta = json!({"resourceVersion": self.told.to_string()});
         if is_initial_end {
             meta["annotations"] = json!({INITIAL_END: "true"});
         }

@@ -40,6 +40,7 @@ pub(super) async fn insert(call: &Call, mut object: Value, applied: bool) -> Res
     check_surroundings(call, metadata::text(&object, "name"))?;
     complete(call, &mut object, applied)?;
     let causes = validate(call, &object);
+    decode::refuse_misfits(call, &causes)?;
     if !causes.is_empty() {
         let name = metadata::text(&object, "name");
         return Err(ApiError::invalid(&resource.group, &resource.kind, name, &causes));
@@ -136,11 +137,14 @@ fn complete(call: &Call, object: &mut Value, applied: bool) -> Result<(), ApiErr
             "creationTimestamp",
             "deletionTimestamp",
             "deletionGracePeriodSeconds",
-            "generation",
             "selfLink",
             "resourceVersion",
         ] {
             meta.remove(field);
+        }
+        // Where nobody counts, it is kept as it was sent.
+        if resource.counts_generation {
+            meta.remove("generation");
         }
     }
     crd::prune(&resource.schema, object);
@@ -154,6 +158,7 @@ fn complete(call: &Call, object: &mut Value, applied: bool) -> Result<(), ApiErr
     if !applied {
         managed_fields::update(resource, None, object, &call.manager(), None, &stamp);
     }
+    builtin::finish(resource, object);
     admission::mutate(&call.wish(None), object);
     match (resource.custom, resource.kind.as_str()) {
         (false, "CertificateSigningRequest") => certificates::prepare_create(&call.identity, object),

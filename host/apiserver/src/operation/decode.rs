@@ -6,9 +6,11 @@ use serde_json::{Value, json};
 use super::{Call, metadata};
 use crate::answer::api_version;
 use crate::fields;
+use crate::protobuf;
 use crate::query::FieldValidation;
 use crate::resource::Resource;
-use crate::status::ApiError;
+use crate::routes::Verb;
+use crate::status::{ApiError, Cause};
 
 const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
 
@@ -23,16 +25,17 @@ pub(super) fn media_type(call: &Call) -> String {
 pub(super) fn object(call: &Call, body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     let resource = call.resource();
     let media = media_type(call);
-    let is_yaml = match media.as_str() {
-        "application/json" => false,
-        "application/yaml" => true,
+    let (parsed, duplicates): (_, fn(&[u8]) -> Vec<String>) = match media.as_str() {
+        "application/json" => (json(body), fields::duplicates_in_json),
+        "application/yaml" => (yaml(body), fields::duplicates_in_yaml),
+        protobuf::MEDIA if !resource.custom => (protobuf::decode(body), |_| Vec::new()),
         _ => return Err(ApiError::unsupported_media_type(&ACCEPTED)),
     };
-    let mut object = if is_yaml { yaml(body) } else { json(body) }.map_err(|why| unrecognized(resource, &why))?;
+    let mut object = parsed.map_err(|why| unrecognized(resource, &why))?;
     check_kind(resource, &mut object)?;
     let mut problems = Vec::new();
     if call.query.validation != FieldValidation::Ignore {
-        problems.extend(if is_yaml { fields::duplicates_in_yaml(body) } else { fields::duplicates_in_json(body) });
+        problems.extend(duplicates(body));
         problems.extend(fields::unknown(&resource.schema, &object));
     }
     if call.query.validation == FieldValidation::Strict && !problems.is_empty() {
@@ -84,6 +87,11 @@ fn check_kind(resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
                 let name = if name == "kind" { "Kind" } else { name };
                 return Err(ApiError::bad_request(format!("Object '{name}' is missing in '{shown}'")));
             }
+            found if found != expected && name == "kind" && resource.custom => {
+                let cause = Cause::invalid("kind", &Value::from(found), format!("must be {expected}"));
+                let name = fields["metadata"]["name"].as_str().unwrap_or_default();
+                return Err(ApiError::invalid(&resource.group, found, name, &[cause]));
+            }
             found if found != expected => {
                 return Err(ApiError::bad_request(format!(
                     "the {title} in the data ({found}) does not match the expected {title} ({expected})"
@@ -103,6 +111,20 @@ fn check_kind(resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
         )));
     }
     Ok(())
+}
+
+/// A value of a built-in kind that has another type than its field is not even read; custom kinds are read, then judged.
+pub(super) fn refuse_misfits(call: &Call, causes: &[Cause]) -> Result<(), ApiError> {
+    let resource = call.resource();
+    let is_misfit = |cause: &&Cause| cause.reason == "FieldValueTypeInvalid";
+    let Some(misfit) = causes.iter().find(is_misfit).filter(|_| !resource.custom) else { return Ok(()) };
+    if call.verb == Verb::Patch {
+        let cause = Cause { reason: "FieldValueInvalid", field: "patch".to_owned(), message: misfit.message.clone() };
+        return Err(ApiError::invalid("", "", "", &[cause]));
+    }
+    let (kind, version) = (&resource.kind, &resource.version);
+    let why = format!("{}: {}", misfit.field, misfit.message);
+    Err(ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}")))
 }
 
 /// The namespace of an object must be the one of the path, or absent; then it becomes that.

@@ -13,11 +13,12 @@ use crate::agenda::{FOREGROUND, ORPHAN};
 use crate::answer::{Body, json_answer, list_bytes, shape};
 use crate::clock::stamp;
 use crate::definitions;
+use crate::protobuf;
 use crate::query::Propagation;
 use crate::registry;
 use crate::resource::Resource;
 use crate::selector::Selector;
-use crate::status::ApiError;
+use crate::status::{ApiError, Cause};
 use crate::store::object::{Key, Stored};
 use crate::store::{Expect, Refused, Storage, Write};
 
@@ -51,13 +52,22 @@ impl DeleteOptions {
         if body.is_empty() {
             return Ok(options);
         }
-        let sent = decode::yaml(body).map_err(ApiError::bad_request)?;
+        let parsed = match decode::media_type(call).as_str() {
+            protobuf::MEDIA => protobuf::decode(body),
+            _ => decode::yaml(body),
+        };
+        let sent = parsed.map_err(ApiError::bad_request)?;
         // Eviction carries its options one level down.
         let sent = sent.get("deleteOptions").unwrap_or(&sent);
         let text = |value: &Value| value.as_str().map(ToOwned::to_owned);
         options.grace = sent["gracePeriodSeconds"].as_i64().or(options.grace);
         if let Some(policy) = sent["propagationPolicy"].as_str() {
             options.propagation = Propagation::parse(policy)?;
+        }
+        if sent["orphanDependents"].is_boolean() && sent["propagationPolicy"].is_string() {
+            let why = "orphanDependents and deletionPropagation cannot be both set";
+            let cause = Cause::invalid("propagationPolicy", &sent["propagationPolicy"], why);
+            return Err(ApiError::invalid("meta.k8s.io", "DeleteOptions", "", &[cause]));
         }
         if let Some(orphan) = sent["orphanDependents"].as_bool() {
             options.propagation = Some(if orphan { Propagation::Orphan } else { Propagation::Background });
@@ -187,16 +197,19 @@ pub(crate) async fn remove(
 }
 
 fn check_preconditions(resource: &Resource, old: &Stored, options: &DeleteOptions) -> Result<(), ApiError> {
-    let conflict = |what: &str, asked: &str, found: &str| {
-        let why = format!("Precondition failed: {what} in precondition: {asked}, {what} in object meta: {found}");
-        ApiError::conflict(&resource.group, &resource.plural, &old.key.name, &why)
+    let conflict = |what: &str, asked: &str, found: &str, how: &str| {
+        let why = format!(
+            "the {what} in the precondition ({asked}) does not match the {what} in record ({found}). The object might have \
+             been {how}"
+        );
+        ApiError::conflict(&resource.group, &resource.kind, &old.key.name, &why)
     };
     if let Some(uid) = options.uid.as_deref().filter(|uid| **uid != *old.meta.uid) {
-        return Err(conflict("UID", uid, &old.meta.uid));
+        return Err(conflict("UID", uid, &old.meta.uid, "deleted and then recreated"));
     }
     let found = old.revision.to_string();
     match options.revision.as_deref().filter(|asked| **asked != found) {
-        Some(asked) => Err(conflict("ResourceVersion", asked, &found)),
+        Some(asked) => Err(conflict("ResourceVersion", asked, &found, "modified")),
         None => Ok(()),
     }
 }

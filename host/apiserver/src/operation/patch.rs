@@ -11,11 +11,10 @@ use crate::query::FieldValidation;
 use crate::status::{ApiError, Cause};
 use crate::{apply, fields, patch};
 
-const ACCEPTED: [&str; 4] = [
+const ACCEPTED: [&str; 3] = [
     "application/json-patch+json",
     "application/merge-patch+json",
     "application/apply-patch+yaml",
-    "application/strategic-merge-patch+json",
 ];
 
 /// How often a patch that nobody made conditional is tried again when others write the same object.
@@ -81,8 +80,11 @@ fn form(call: &Call) -> Result<Form, ApiError> {
         "application/apply-patch+yaml" => Ok(Form::Apply),
         "application/strategic-merge-patch+json" if !call.resource().custom => Ok(Form::Strategic),
         _ => {
-            let count = if call.resource().custom { 3 } else { 4 };
-            Err(ApiError::unsupported_media_type(&ACCEPTED[..count]))
+            if !call.resource().custom {
+                let message = "415: Unsupported Media Type";
+                return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message));
+            }
+            Err(ApiError::unsupported_media_type(&ACCEPTED))
         }
     }
 }

@@ -30,6 +30,10 @@ pub(super) async fn update(call: &Call, body: &Bytes) -> Result<Response<Body>, 
         };
         return Err(ApiError::invalid(&resource.group, &resource.kind, &call.target.name, &[cause]));
     }
+    if !asked.is_empty() && asked.parse::<u64>().is_err() {
+        let why = crate::query::not_a_number("ParseUint", &asked);
+        return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", why));
+    }
     loop {
         let old = call.current().ok_or_else(|| call.not_found())?;
         if !asked.is_empty() && asked != old.revision.to_string() {
@@ -62,7 +66,14 @@ pub(super) async fn replace(
     let resource = call.resource();
     let before = shape(resource, old);
     settle(call, &before, &mut new, tracking)?;
-    let causes = validate(call, &before, &new);
+    let mut causes = validate(call, &before, &new);
+    decode::refuse_misfits(call, &causes)?;
+    if resource.custom && call.subresource() == Some("status") {
+        // The status is checked by itself, and told so.
+        for cause in &mut causes {
+            cause.message = cause.message.replace(": status.", ": ");
+        }
+    }
     if !causes.is_empty() {
         return Err(ApiError::invalid(&resource.group, &resource.kind, &call.target.name, &causes));
     }

@@ -4,6 +4,7 @@
 //! format and the last revision. A batch is one transaction; it is on disk when [`Disk::commit`] returns.
 
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 use redb::backends::InMemoryBackend;
@@ -49,7 +50,8 @@ pub(crate) struct Contents {
 /// The open database.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    database: Database,
+    /// None once it is closed.
+    database: Mutex<Option<Database>>,
 }
 
 impl Disk {
@@ -61,89 +63,37 @@ impl Disk {
                 .map_err(|error| refused(Path::new("memory"), error))?,
             Store::File(path) => open_file(path)?,
         };
-        let disk = Self { database };
         let path = match place {
             Store::Memory => Path::new("memory"),
             Store::File(path) => path.as_path(),
         };
-        let contents = match disk.format().map_err(|error| corrupt(path, &error))? {
-            Some(FORMAT) => disk.read(path)?,
+        let contents = match format(&database).map_err(|error| corrupt(path, &error))? {
+            Some(FORMAT) => read(&database, path)?,
             Some(found) => {
                 return Err(OpenError::Format { path: path.to_owned(), found, expected: FORMAT });
             }
             None => {
-                disk.initialise().map_err(|error| corrupt(path, &error))?;
+                initialise(&database).map_err(|error| corrupt(path, &error))?;
                 Contents::default()
             }
         };
-        Ok((disk, contents))
+        Ok((Self { database: Mutex::new(Some(database)) }, contents))
     }
 
-    /// The format of the file; none for a fresh one. A file with tables but no format is not ours.
-    fn format(&self) -> Result<Option<u64>, redb::Error> {
-        let transaction = self.database.begin_read()?;
-        if transaction.list_tables()?.next().is_none() {
-            return Ok(None);
-        }
-        let numbers = match transaction.open_table(NUMBERS) {
-            Ok(numbers) => numbers,
-            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Some(0)),
-            Err(error) => return Err(error.into()),
-        };
-        Ok(Some(numbers.get("format")?.map_or(0, |row| row.value())))
+    /// Lets go of the file, at once for those who wait for it.
+    pub(crate) fn close(&self) {
+        drop(self.open_database().take());
     }
 
-    fn initialise(&self) -> Result<(), redb::Error> {
-        let transaction = self.database.begin_write()?;
-        {
-            transaction.open_table(NUMBERS)?.insert("format", FORMAT)?;
-            transaction.open_table(CLUSTERS)?;
-            transaction.open_table(SETTINGS)?;
-            transaction.open_table(OBJECTS)?;
-        }
-        transaction.commit()?;
-        Ok(())
-    }
-
-    fn read(&self, path: &Path) -> Result<Contents, OpenError> {
-        let rows = self.rows().map_err(|error| corrupt(path, &error))?;
-        let mut contents = rows.0;
-        for (row, bytes) in rows.1 {
-            let parts: Vec<&str> = row.split('\0').collect();
-            let [cluster, table, namespace, name] = parts.as_slice() else {
-                return Err(corrupt(path, &format!("a row is named {row:?}")));
-            };
-            let object = Stored::thaw(Key::new(*namespace, *name), bytes)
-                .map_err(|error| corrupt(path, &format!("{table} {namespace}/{name}: {error}")))?;
-            contents.objects.push(((*cluster).to_owned(), (*table).to_owned(), object));
-        }
-        Ok(contents)
-    }
-
-    fn rows(&self) -> Result<(Contents, Vec<(String, Bytes)>), redb::Error> {
-        let transaction = self.database.begin_read()?;
-        let mut contents = Contents::default();
-        contents.revision =
-            transaction.open_table(NUMBERS)?.get("revision")?.map_or(0, |row| row.value());
-        for row in transaction.open_table(CLUSTERS)?.iter()? {
-            let (name, uid) = row?;
-            contents.clusters.push((name.value().to_owned(), uid.value().to_owned()));
-        }
-        for row in transaction.open_table(SETTINGS)?.iter()? {
-            let (name, bytes) = row?;
-            contents.settings.push((name.value().to_owned(), bytes.value().to_vec()));
-        }
-        let mut objects = Vec::new();
-        for row in transaction.open_table(OBJECTS)?.iter()? {
-            let (name, bytes) = row?;
-            objects.push((name.value().to_owned(), Bytes::copy_from_slice(bytes.value())));
-        }
-        Ok((contents, objects))
+    fn open_database(&self) -> MutexGuard<'_, Option<Database>> {
+        self.database.lock().expect("nobody panics while holding the database")
     }
 
     /// Writes a batch; it is durable when this returns.
     pub(crate) fn commit(&self, rows: &[Row], revision: u64) -> Result<(), redb::Error> {
-        let mut transaction = self.database.begin_write()?;
+        let database = self.open_database();
+        let database = database.as_ref().ok_or(redb::Error::DatabaseClosed)?;
+        let mut transaction = database.begin_write()?;
         // Without this, a process that was killed scans the whole file when it starts again.
         transaction.set_quick_repair(true);
         {
@@ -177,6 +127,68 @@ impl Disk {
         transaction.commit()?;
         Ok(())
     }
+}
+
+/// The format of the file; none for a fresh one. A file with tables but no format is not ours.
+fn format(database: &Database) -> Result<Option<u64>, redb::Error> {
+    let transaction = database.begin_read()?;
+    if transaction.list_tables()?.next().is_none() {
+        return Ok(None);
+    }
+    let numbers = match transaction.open_table(NUMBERS) {
+        Ok(numbers) => numbers,
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(Some(0)),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Some(numbers.get("format")?.map_or(0, |row| row.value())))
+}
+
+fn initialise(database: &Database) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        transaction.open_table(NUMBERS)?.insert("format", FORMAT)?;
+        transaction.open_table(CLUSTERS)?;
+        transaction.open_table(SETTINGS)?;
+        transaction.open_table(OBJECTS)?;
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+fn read(database: &Database, path: &Path) -> Result<Contents, OpenError> {
+    let rows = rows(database).map_err(|error| corrupt(path, &error))?;
+    let mut contents = rows.0;
+    for (row, bytes) in rows.1 {
+        let parts: Vec<&str> = row.split('\0').collect();
+        let [cluster, table, namespace, name] = parts.as_slice() else {
+            return Err(corrupt(path, &format!("a row is named {row:?}")));
+        };
+        let object = Stored::thaw(Key::new(*namespace, *name), bytes)
+            .map_err(|error| corrupt(path, &format!("{table} {namespace}/{name}: {error}")))?;
+        contents.objects.push(((*cluster).to_owned(), (*table).to_owned(), object));
+    }
+    Ok(contents)
+}
+
+fn rows(database: &Database) -> Result<(Contents, Vec<(String, Bytes)>), redb::Error> {
+    let transaction = database.begin_read()?;
+    let mut contents = Contents::default();
+    contents.revision =
+        transaction.open_table(NUMBERS)?.get("revision")?.map_or(0, |row| row.value());
+    for row in transaction.open_table(CLUSTERS)?.iter()? {
+        let (name, uid) = row?;
+        contents.clusters.push((name.value().to_owned(), uid.value().to_owned()));
+    }
+    for row in transaction.open_table(SETTINGS)?.iter()? {
+        let (name, bytes) = row?;
+        contents.settings.push((name.value().to_owned(), bytes.value().to_vec()));
+    }
+    let mut objects = Vec::new();
+    for row in transaction.open_table(OBJECTS)?.iter()? {
+        let (name, bytes) = row?;
+        objects.push((name.value().to_owned(), Bytes::copy_from_slice(bytes.value())));
+    }
+    Ok((contents, objects))
 }
 
 fn row_name(cluster: &str, table: &str, key: &Key) -> String {

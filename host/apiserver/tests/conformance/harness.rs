@@ -7,11 +7,11 @@ use hostler_apiserver::{Identity, Options, Server, Store};
 use http_body_util::BodyExt;
 use kube::client::Body;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-/// Waiting longer than this means that it will never be.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Waiting longer than this means that it will never be. Longer than the time between two bookmarks.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A server with one client.
 pub(crate) struct Lab {
@@ -64,6 +64,12 @@ impl Lab {
         let server = Server::open(options).expect("a server in memory opens");
         let client = server.client("platform", Identity::administrator());
         Self { server, client, stop: CancellationToken::new() }
+    }
+
+    /// The same server, asked for another cluster.
+    pub(crate) fn of(&self, cluster: &str) -> Self {
+        let client = self.server.client(cluster, Identity::administrator());
+        Self { server: self.server.clone(), client, stop: CancellationToken::new() }
     }
 
     /// Asks with headers of one's own.
@@ -131,6 +137,19 @@ impl Lab {
         }
     }
 
+    /// Opens a watch; `query` follows `watch=true`.
+    pub(crate) async fn watch(&self, path: &str, query: &str) -> Watch {
+        self.watch_as(path, query, "application/json").await
+    }
+
+    /// Opens a watch with an `Accept` header.
+    pub(crate) async fn watch_as(&self, path: &str, query: &str, accept: &str) -> Watch {
+        let request = Request::get(format!("{path}?watch=true&{query}")).header("accept", accept);
+        let answer = self.client.send(request.body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        Watch { body: answer.into_body(), rest: Vec::new() }
+    }
+
     pub(crate) async fn gone(&self, path: &str) {
         self.until(path, |answer| answer.code == 404).await;
     }
@@ -142,6 +161,47 @@ impl Lab {
         self.until(path, |answer| has_condition(&answer.body, "Established", "True")).await;
         self.until("/apis/example.com/v1/widgets", |answer| answer.code == 200).await;
     }
+}
+
+/// A running watch.
+pub(crate) struct Watch {
+    body: Body,
+    rest: Vec<u8>,
+}
+
+impl Watch {
+    /// The next event; none at the end.
+    pub(crate) async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(at) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=at).collect();
+                return Some(serde_json::from_slice(&line).unwrap());
+            }
+            let frame = timeout(PATIENCE, self.body.frame()).await.expect("something happens in time")?;
+            self.rest.extend_from_slice(&frame.unwrap().into_data().unwrap());
+        }
+    }
+
+    /// Type and name of the next events.
+    pub(crate) async fn told(&mut self, count: usize) -> Vec<(String, String)> {
+        let mut told = Vec::new();
+        for _ in 0..count {
+            let event = self.next().await.expect("the watch goes on");
+            let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+            told.push((text("/type"), text("/object/metadata/name")));
+        }
+        told
+    }
+}
+
+/// `resourceVersion` of an object or a list.
+pub(crate) fn version(object: &Value) -> u64 {
+    object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+}
+
+/// Names in a list.
+pub(crate) fn names(list: &Value) -> Vec<&str> {
+    list["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect()
 }
 
 /// Whether a condition of an object has this status.

@@ -13,8 +13,8 @@ use futures::{StreamExt, stream};
 use hostler_api as api;
 use hostler_api::conditions::{self, Fact, phase};
 use hostler_api::names;
-use hostler_core::seams::{Access, Description, Driver, Failure, Object, Reason};
-use hostler_core::{grant, protected, selector, view};
+use hostler_core::seams::{Description, Driver, Failure, Object, Reason};
+use hostler_core::{protected, scope, selector, view};
 use kube::runtime::Controller;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -31,9 +31,16 @@ mod inventory;
 
 const NAME: &str = "provider";
 
-/// The inventory tasks that run, by provider uid, each with what it was started for.
+/// The inventory tasks that run, by provider uid.
 #[derive(Default)]
-struct Tasks(Mutex<HashMap<String, (Signature, CancellationToken)>>);
+struct Tasks(Mutex<HashMap<String, Task>>);
+
+/// An inventory task, with what it was started for.
+struct Task {
+    signature: Signature,
+    description: Arc<Description>,
+    stop: CancellationToken,
+}
 
 /// What an inventory was started for: generation of the provider and digest of the driver.
 type Signature = (i64, String);
@@ -125,7 +132,10 @@ async fn drive(ctx: &Arc<Ctx>, provider: &api::NodeProvider, tasks: &Tasks, stop
     let driver = ctx.plugins.driver(&component, None).map_err(Error::from)?;
     let object = object_of(provider);
     let description = Arc::new(driver.describe(&object).await.map_err(Error::from)?);
-    judge(ctx, provider, driver.as_ref(), &description).map_err(Stop::Refused)?;
+    if let Err(reason) = judge(ctx, provider, driver.as_ref(), &description) {
+        tasks.end_ungranted(ctx, provider, driver.as_ref());
+        return Err(Stop::Refused(reason));
+    }
     let count = ensure_types(ctx, provider, &description).await?;
     tasks.ensure(ctx, provider, driver, description, stop);
     Ok(count)
@@ -140,25 +150,7 @@ fn judge(ctx: &Ctx, provider: &api::NodeProvider, driver: &dyn Driver, descripti
         )
         .remedy(format!("name {}", ctx.settings.cluster_name)));
     }
-    let operator = driver.grant();
-    for used in &description.uses {
-        let what = format!("{} of {} in namespace {}", used.kind, used.api_version, used.namespace);
-        if grant::is_never_granted(&used.api_version, &used.kind) {
-            return Err(Reason::new("DriverOutOfScope", format!("the driver asks for {what}, which no plugin may have")));
-        }
-        let granted = operator.of(&used.api_version, &used.kind, &used.namespace);
-        let enough = granted.is_some_and(|granted| granted.access == used.access || used.access == Access::Read);
-        if !enough {
-            return Err(Reason::new("DriverOutOfScope", format!("the driver asks for {what} and has no grant for it"))
-                .remedy(format!(
-                    "add to its operator file: [[kinds]] apiVersion = \"{}\" kind = \"{}\" access = \"{}\" namespaces = [\"{}\"]",
-                    used.api_version,
-                    used.kind,
-                    serde_json::to_value(used.access).ok().and_then(|v| v.as_str().map(ToOwned::to_owned)).unwrap_or_default(),
-                    used.namespace
-                )));
-        }
-    }
+    scope::asked(&driver.grant(), &object_of(provider).json, &description.uses)?;
     for offer in &description.node_types {
         let is_label = !offer.name.is_empty()
             && offer.name.len() <= 63
@@ -180,6 +172,14 @@ fn judge(ctx: &Ctx, provider: &api::NodeProvider, driver: &dyn Driver, descripti
             if let Some(protected) = protected::property(key) {
                 let problem = protected.at(&format!("node type {}: properties", offer.name));
                 return Err(Reason::new("ProtectedKey", problem.to_string()));
+            }
+        }
+        for map in ["labels", "annotations"] {
+            for key in offer.json["metadata"][map].as_object().into_iter().flatten().map(|(key, _)| key) {
+                if let Some(protected) = protected::annotation(key) {
+                    let problem = protected.at(&format!("node type {}: metadata.{map}", offer.name));
+                    return Err(Reason::new("ProtectedKey", problem.to_string()));
+                }
             }
         }
     }
@@ -273,20 +273,34 @@ impl Tasks {
         let uid = provider.uid().unwrap_or_default();
         let signature = (provider.meta().generation.unwrap_or(0), driver.digest().to_owned());
         let mut all = self.0.lock().expect("no holder panics");
-        if all.get(&uid).is_some_and(|(known, _)| *known == signature) {
+        if all.get(&uid).is_some_and(|known| known.signature == signature) {
             return;
         }
-        if let Some((_, old)) = all.remove(&uid) {
-            old.cancel();
+        if let Some(old) = all.remove(&uid) {
+            old.stop.cancel();
         }
         let token = stop.child_token();
-        tokio::spawn(inventory::run(ctx.clone(), object_of(provider), driver, description, token.clone()));
-        all.insert(uid, (signature, token));
+        let task = Task { signature, description: description.clone(), stop: token.clone() };
+        tokio::spawn(inventory::run(ctx.clone(), object_of(provider), driver, description, token));
+        all.insert(uid, task);
     }
 
     fn end(&self, uid: &str) {
-        if let Some((_, token)) = self.0.lock().expect("no holder panics").remove(uid) {
-            token.cancel();
+        if let Some(task) = self.0.lock().expect("no holder panics").remove(uid) {
+            task.stop.cancel();
+        }
+    }
+
+    /// Ends an inventory that reads what was granted once and is not any more.
+    fn end_ungranted(&self, ctx: &Ctx, provider: &api::NodeProvider, driver: &dyn Driver) {
+        let uid = provider.uid().unwrap_or_default();
+        let description = self.0.lock().expect("no holder panics").get(&uid).map(|task| task.description.clone());
+        let asked = |description: Arc<Description>| {
+            scope::asked(&driver.grant(), &object_of(provider).json, &description.uses)
+        };
+        if description.map(asked).is_some_and(|asked| asked.is_err()) {
+            self.end(&uid);
+            ctx.machines.remove(&uid);
         }
     }
 }
@@ -345,6 +359,10 @@ async fn report(
             text = reason.text();
             (Fact::no("Initialized", &reason.code, &text), phase::FAILED, Some(reason.code.clone()))
         }
+        Err(Stop::Failed(Error::Plugin(Failure::Faulty(reason)))) => {
+            text = reason.text();
+            (Fact::no("Initialized", &reason.code, &text), phase::FAILED, Some(reason.code.clone()))
+        }
         Err(Stop::Failed(error)) => {
             text = error.to_string();
             (Fact::unknown("Initialized", error.reason(), &text), phase::PENDING, Some(error.reason().to_owned()))
@@ -358,7 +376,7 @@ async fn report(
     if status == before {
         return Ok(());
     }
-    if let Err(Stop::Refused(reason)) = outcome {
+    if let Err(Stop::Refused(reason) | Stop::Failed(Error::Plugin(Failure::Faulty(reason)))) = outcome {
         ctx.events.warning(provider, &reason.code, "Describing", &text).await;
     }
     let mut whole = provider.clone();

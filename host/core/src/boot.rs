@@ -314,7 +314,8 @@ fn arguments(boot: &Boot) -> Result<String, BootError> {
         words.push(format!("--provider-id={}", plain("the provider id", id)?));
     }
     for (key, value) in &boot.kubelet_args {
-        if RESERVED_ARGUMENTS.contains(&key.trim_start_matches('-')) {
+        // A kubelet takes `node_labels` for `node-labels`.
+        if RESERVED_ARGUMENTS.contains(&key.trim_start_matches(['-', '_']).replace('_', "-").as_str()) {
             return Err(BootError::Reserved(key.clone()));
         }
         let what = format!("spec.kubeletArgs[{key:?}]");
@@ -491,6 +492,8 @@ mod tests {
     #[case::a_dash(strings([("--v", "1")]))]
     #[case::the_hosts_own(strings([("node-labels", "a=b")]))]
     #[case::the_hosts_own_with_dashes(strings([("--hostname-override", "x")]))]
+    #[case::the_hosts_own_with_underscores(strings([("hostname_override", "x")]))]
+    #[case::the_hosts_own_half_and_half(strings([("register_with-taints", "x")]))]
     fn an_argument_is_refused_for(#[case] kubelet_args: BTreeMap<String, String>) {
         let error = user_data(&Boot {
             kubelet_args,

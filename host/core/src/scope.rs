@@ -4,6 +4,7 @@
 //! # Guarantees
 //! One thing out of scope rejects the whole answer: a judged plan is all or nothing, and the judging itself writes nothing.
 
+mod asked;
 mod secrets;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,8 @@ use crate::grant::{Grant, KindGrant, is_never_granted};
 use crate::loan::{Holder, Phase, is_protected, leaves};
 use crate::seams::{Access, KindUse, ObjectRef, Order, Outcome, Plan};
 use crate::view;
+
+pub use asked::{asked, is_granted};
 
 /// Most bytes that a driver may leave for its next call: they live in the claim's status.
 pub const LONGEST_MEMO: usize = 16 << 10;

@@ -278,7 +278,7 @@ impl Turn<'_> {
         }
         let uses = self.status.order.as_ref().map(order::uses).unwrap_or_default();
         let related: Vec<Object> = self
-            .related(&uses, Some(&name))
+            .related(&driver.grant(), &uses, Some(&name))
             .await?
             .iter()
             .map(view::object)

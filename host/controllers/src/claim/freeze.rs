@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hostler_api as api;
 use hostler_api::conditions::{self, Fact};
+use hostler_core::grant::Grant;
 use hostler_core::lifecycle;
 use hostler_core::loan;
 use hostler_core::order::{self, Inputs};
@@ -50,6 +51,10 @@ impl Turn<'_> {
         let provider = view::object(&serde_json::to_value(found.provider.as_ref()).unwrap_or_default());
         // Of this very component, for this provider as it is now: what the inventory was started with may be older.
         let uses = driver.describe(&provider).await?.uses;
+        if let Err(reason) = scope::asked(&driver.grant(), &provider.json, &uses) {
+            self.stuck("Provisioned", &reason);
+            return Ok(Action::await_change());
+        }
         let inputs = Inputs {
             claim: &self.claim,
             provider: &found.provider,
@@ -63,7 +68,7 @@ impl Turn<'_> {
         };
         let mut frozen = inputs.freeze(self.ctx.clock.now());
         let ordered = order::order(&self.claim, &frozen);
-        let shown = self.show_before(&uses, ordered.machine.as_ref()).await?;
+        let shown = self.show_before(&driver.grant(), &uses, ordered.machine.as_ref()).await?;
         let preparation = match driver.prepare(&ordered, &shown).await {
             Ok(preparation) => preparation,
             Err(Failure::Exhausted(reason)) => return self.unbind(&reason).await,
@@ -198,9 +203,14 @@ impl Turn<'_> {
         })
     }
 
-    async fn show_before(&self, uses: &[KindUse], machine: Option<&ObjectRef>) -> Result<Vec<Object>> {
+    async fn show_before(
+        &self,
+        grant: &Grant,
+        uses: &[KindUse],
+        machine: Option<&ObjectRef>,
+    ) -> Result<Vec<Object>> {
         let mut shown: Vec<Object> = self.live_machine().await?.iter().map(view::object).collect();
-        shown.extend(self.related(uses, machine).await?.iter().map(view::object));
+        shown.extend(self.related(grant, uses, machine).await?.iter().map(view::object));
         Ok(shown)
     }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use hostler_api as api;
 use hostler_api::claim::FrozenOrder;
+use hostler_core::grant::Grant;
 use hostler_core::lifecycle::{Hold, Machine, Reservation, Sight, State};
 use hostler_core::order::{self, object_ref};
 use hostler_core::seams::{KindUse, Object, ObjectRef, Order, Role};
-use hostler_core::{loan, view};
+use hostler_core::{loan, scope, view};
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
 
@@ -150,7 +151,8 @@ impl Turn<'_> {
             (true, _) | (false, None) => self.live_machine().await?,
         };
         let uses = order::uses(frozen);
-        let related = self.related(&uses, order.machine.as_ref()).await?;
+        let grant = self.driver(frozen)?.grant();
+        let related = self.related(&grant, &uses, order.machine.as_ref()).await?;
         let mut others = Vec::new();
         let owned = self.status.owned.iter().filter(|owned| owned.uid.is_some());
         for owned in owned {
@@ -159,7 +161,6 @@ impl Turn<'_> {
                 found.pointer("/metadata/uid").and_then(Value::as_str) == owned.uid.as_deref()
             }));
         }
-        let grant = self.driver(frozen)?.grant();
         for want in frozen.wants.iter().map(object_ref) {
             // Judged when it was asked for; the grant may have shrunk since.
             let namespace = want.namespace.as_deref().unwrap_or_default();
@@ -174,11 +175,20 @@ impl Turn<'_> {
         })
     }
 
-    /// Objects beside a machine, by its name.
-    pub(super) async fn related(&self, uses: &[KindUse], machine: Option<&ObjectRef>) -> Result<Vec<Value>> {
+    /// Objects beside a machine, by its name: of kinds that were asked for there and are granted still.
+    pub(super) async fn related(
+        &self,
+        grant: &Grant,
+        uses: &[KindUse],
+        machine: Option<&ObjectRef>,
+    ) -> Result<Vec<Value>> {
         let mut found = Vec::new();
         let Some(machine) = machine else { return Ok(found) };
+        let beside = machine.namespace.as_deref().unwrap_or_default();
         for used in uses.iter().filter(|used| used.role == Role::Related) {
+            if used.namespace != beside || !scope::is_granted(grant, used, beside) {
+                continue;
+            }
             let name = ObjectRef {
                 api_version: used.api_version.clone(),
                 kind: used.kind.clone(),

@@ -72,7 +72,8 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             move |claim, ctx| reconcile(claim, ctx, counting.clone()),
             |claim: Arc<api::NodeClaim>, error: &Error, ctx| {
                 tracing::debug!(claim = claim.name_any(), error = %error, "admission turn failed");
-                ctx.retries.after(NAME, &claim.uid().unwrap_or_default(), error.class())
+                ctx.retries
+                    .after(NAME, &claim.uid().unwrap_or_default(), error.class())
             },
             ctx.clone(),
         )
@@ -81,7 +82,10 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
 }
 
 fn is_bound(claim: &api::NodeClaim) -> bool {
-    claim.status.as_ref().is_some_and(|status| status.machine.is_some())
+    claim
+        .status
+        .as_ref()
+        .is_some_and(|status| status.machine.is_some())
 }
 
 async fn reconcile(claim: Arc<api::NodeClaim>, ctx: Arc<Ctx>, counting: Arc<Mutex<()>>) -> Result<Action> {
@@ -94,13 +98,30 @@ async fn reconcile(claim: Arc<api::NodeClaim>, ctx: Arc<Ctx>, counting: Arc<Mute
     if mark(&claims, &claim, tenant.as_deref()).await? {
         return Ok(Action::await_change());
     }
-    let project = judge::project_of(&ctx, &namespace).filter(|project| project.meta().deletion_timestamp.is_none());
-    let counted = project.as_ref().is_some_and(|project| project.spec.quotas.is_some());
-    let _alone = if counted { Some(counting.lock().await) } else { None };
-    let admission = decide(&ctx, &claims, &claim, project.as_deref(), tenant.as_deref(), counted).await?;
+    let project =
+        judge::project_of(&ctx, &namespace).filter(|project| project.meta().deletion_timestamp.is_none());
+    let counted = project
+        .as_ref()
+        .is_some_and(|project| project.spec.quotas.is_some());
+    let _alone = if counted {
+        Some(counting.lock().await)
+    } else {
+        None
+    };
+    let admission = decide(
+        &ctx,
+        &claims,
+        &claim,
+        project.as_deref(),
+        tenant.as_deref(),
+        counted,
+    )
+    .await?;
     report(&ctx, &claims, &claim, &admission).await?;
     ctx.retries.reset(NAME, &claim.uid().unwrap_or_default());
-    Ok(admission.valid_for.map_or_else(|| steadily(ctx.settings.steady), Action::requeue))
+    Ok(admission
+        .valid_for
+        .map_or_else(|| steadily(ctx.settings.steady), Action::requeue))
 }
 
 /// Puts on what every claim carries: the finalizer, and whose it is. True when something was written.
@@ -115,14 +136,23 @@ async fn mark(
         finalizers.push(names::CLAIM_FINALIZER.to_owned());
         metadata["finalizers"] = json!(finalizers);
     }
-    if let Some(uid) = tenant.and_then(ResourceExt::uid).filter(|_| !claim.labels().contains_key(names::TENANT_UID)) {
+    if let Some(uid) = tenant
+        .and_then(ResourceExt::uid)
+        .filter(|_| !claim.labels().contains_key(names::TENANT_UID))
+    {
         metadata["labels"] = json!({ names::TENANT_UID: uid });
     }
     if metadata.as_object().is_none_or(serde_json::Map::is_empty) {
         return Ok(false);
     }
     let version = claim.resource_version().unwrap_or_default();
-    patch::update(claims, &claim.name_any(), &version, json!({ "metadata": metadata })).await?;
+    patch::update(
+        claims,
+        &claim.name_any(),
+        &version,
+        json!({ "metadata": metadata }),
+    )
+    .await?;
     Ok(true)
 }
 
@@ -137,22 +167,37 @@ async fn decide(
     let stores = &ctx.stores;
     let namespace = claim.namespace();
     let values = tenant.map(|tenant| ctx.values.of(tenant));
-    let private = values.as_ref().and_then(|values| values.as_ref().as_ref().ok()).map(|values| &values.private_nodes);
+    let private = values
+        .as_ref()
+        .and_then(|values| values.as_ref().as_ref().ok())
+        .map(|values| &values.private_nodes);
     let provider = stores.providers.get(None, &claim.spec.provider_ref);
-    let node_type =
-        claim.spec.type_ref.as_deref().filter(|name| !name.is_empty()).and_then(|name| stores.node_types.get(None, name));
+    let node_type = claim
+        .spec
+        .type_ref
+        .as_deref()
+        .filter(|name| !name.is_empty())
+        .and_then(|name| stores.node_types.get(None, name));
     let image = claim.spec.properties.get(names::PROPERTY_OS_IMAGE);
-    let keys = claim.spec.properties.get(names::PROPERTY_SSH_KEYS).map(String::as_str).unwrap_or_default();
+    let keys = claim
+        .spec
+        .properties
+        .get(names::PROPERTY_SSH_KEYS)
+        .map(String::as_str)
+        .unwrap_or_default();
     let missing: Vec<String> = properties::values(keys)
         .filter(|name| stores.ssh_keys.get(None, name).is_none())
         .map(ToOwned::to_owned)
         .collect();
-    let environment = admission::environment(claim).and_then(|name| stores.environments.get(namespace.as_deref(), name));
+    let environment =
+        admission::environment(claim).and_then(|name| stores.environments.get(namespace.as_deref(), name));
     let seen = Seen {
         project,
         tenant,
         private_nodes: private.map(|private| private.enabled),
-        provider: provider.as_deref().filter(|provider| provider.meta().deletion_timestamp.is_none()),
+        provider: provider
+            .as_deref()
+            .filter(|provider| provider.meta().deletion_timestamp.is_none()),
         node_type: node_type.as_deref(),
         os_image: image.is_none_or(|name| stores.images.get(None, name).is_some()),
         missing_ssh_keys: &missing,
@@ -160,7 +205,11 @@ async fn decide(
     };
     let refused = |reasons: &[Reason]| {
         let code = reasons.first().map_or("Refused", |reason| reason.code.as_str());
-        Admission { profile: ProfileChoice::default(), verdict: Err(Reason::new(code, verdict::text(reasons))), valid_for: None }
+        Admission {
+            profile: ProfileChoice::default(),
+            verdict: Err(Reason::new(code, verdict::text(reasons))),
+            valid_for: None,
+        }
     };
     if let Err(reasons) = admission::check(claim, &seen) {
         return Ok(refused(&reasons));
@@ -185,7 +234,12 @@ async fn decide(
     Ok(judge::admit(ctx, &node, claim, &usage).await)
 }
 
-async fn report(ctx: &Ctx, claims: &Api<api::NodeClaim>, claim: &api::NodeClaim, admission: &Admission) -> Result<()> {
+async fn report(
+    ctx: &Ctx,
+    claims: &Api<api::NodeClaim>,
+    claim: &api::NodeClaim,
+    admission: &Admission,
+) -> Result<()> {
     let mut next = claim.clone();
     let status = next.status.get_or_insert_default();
     let before = status.clone();
@@ -201,7 +255,12 @@ async fn report(ctx: &Ctx, claims: &Api<api::NodeClaim>, claim: &api::NodeClaim,
             Fact::no(ACCEPTED, &reason.code, &text)
         }
     };
-    conditions::set(&mut status.conditions, &fact, claim.meta().generation, ctx.clock.now());
+    conditions::set(
+        &mut status.conditions,
+        &fact,
+        claim.meta().generation,
+        ctx.clock.now(),
+    );
     status.profile = Some(admission.profile.clone());
     if status.phase.as_deref() != Some(phase::FAILED) {
         match &admission.verdict {
@@ -226,7 +285,11 @@ async fn report(ctx: &Ctx, claims: &Api<api::NodeClaim>, claim: &api::NodeClaim,
         return Ok(());
     }
     match &admission.verdict {
-        Ok(_) => ctx.events.normal(claim, ACCEPTED, "Judging", "the claim may have a machine").await,
+        Ok(_) => {
+            ctx.events
+                .normal(claim, ACCEPTED, "Judging", "the claim may have a machine")
+                .await
+        }
         Err(reason) => ctx.events.warning(claim, &reason.code, "Judging", &text).await,
     }
     Ok(())

@@ -36,7 +36,11 @@ const TOKENS: &str = "kube-system";
 /// Runs until `stop`.
 pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
     online::each(ctx, stop, |ctx, tenant, stop| {
-        let shared = Arc::new(Shared { ctx, tenant, cleaned: Mutex::default() });
+        let shared = Arc::new(Shared {
+            ctx,
+            tenant,
+            cleaned: Mutex::default(),
+        });
         async move {
             tokio::join!(requests(shared.clone(), stop.clone()), used_tokens(shared, stop));
         }
@@ -63,7 +67,10 @@ async fn requests(shared: Arc<Shared>, stop: CancellationToken) {
             reconcile,
             |request: Arc<CertificateSigningRequest>, error: &Error, shared: Arc<Shared>| {
                 tracing::debug!(request = request.name_any(), error = %error, "join turn failed");
-                shared.ctx.retries.after(NAME, &request.uid().unwrap_or_default(), error.class())
+                shared
+                    .ctx
+                    .retries
+                    .after(NAME, &request.uid().unwrap_or_default(), error.class())
             },
             shared,
         )
@@ -76,7 +83,9 @@ async fn reconcile(request: Arc<CertificateSigningRequest>, shared: Arc<Shared>)
     if join::judge(&request, &[]) == Decision::Ignore {
         return Ok(Action::await_change());
     }
-    let Some((namespace, records)) = live(ctx, &shared.tenant.uid).await? else { return Ok(Action::await_change()) };
+    let Some((namespace, records)) = live(ctx, &shared.tenant.uid).await? else {
+        return Ok(Action::await_change());
+    };
     let seen: Vec<&api::Enrollment> = records.iter().collect();
     let all: Api<api::Enrollment> = Api::namespaced(ctx.client.clone(), &namespace);
     let requests: Api<CertificateSigningRequest> = Api::all(shared.tenant.client.clone());
@@ -86,18 +95,40 @@ async fn reconcile(request: Arc<CertificateSigningRequest>, shared: Arc<Shared>)
         Decision::Join { enrollment } => {
             let record = named(&enrollment).ok_or_else(|| Error::Bug(format!("no record {enrollment}")))?;
             note(ctx, &all, record, &request).await?;
-            patch::decide(&requests, &request, "Approved", "ReservedNode", "the token's claim reserved this name").await?;
+            patch::decide(
+                &requests,
+                &request,
+                "Approved",
+                "ReservedNode",
+                "the token's claim reserved this name",
+            )
+            .await?;
             tracing::info!(node = record.spec.node_name, "a node may join");
         }
         Decision::Renew { .. } => {
-            patch::decide(&requests, &request, "Approved", "OwnNode", "the node renews its own certificate").await?;
+            patch::decide(
+                &requests,
+                &request,
+                "Approved",
+                "OwnNode",
+                "the node renews its own certificate",
+            )
+            .await?;
         }
-        Decision::Deny { reason, token, enrollment } => {
+        Decision::Deny {
+            reason,
+            token,
+            enrollment,
+        } => {
             patch::decide(&requests, &request, "Denied", &reason.code, &reason.text()).await?;
             if let Some(token) = token {
                 take_token(&shared, &token).await?;
             }
-            tracing::warn!(request = request.name_any(), code = reason.code, "a request to join was denied");
+            tracing::warn!(
+                request = request.name_any(),
+                code = reason.code,
+                "a request to join was denied"
+            );
             if let Some(record) = enrollment.as_deref().and_then(named) {
                 tell(ctx, &all, record, &reason).await;
             }
@@ -110,13 +141,18 @@ async fn reconcile(request: Arc<CertificateSigningRequest>, shared: Arc<Shared>)
 /// The tenant's namespace and the records of nodes that may join: theirs and their claims' deletion has not begun. Read anew.
 async fn live(ctx: &Ctx, tenant: &str) -> Result<Option<(String, Vec<api::Enrollment>)>> {
     let tenants = ctx.stores.tenants.state();
-    let Some(owner) = tenants.iter().find(|one| one.uid().as_deref() == Some(tenant)) else { return Ok(None) };
+    let Some(owner) = tenants.iter().find(|one| one.uid().as_deref() == Some(tenant)) else {
+        return Ok(None);
+    };
     let namespace = owner.namespace().unwrap_or_default();
     let records: Api<api::Enrollment> = Api::namespaced(ctx.client.clone(), &namespace);
     let claims: Api<api::NodeClaim> = Api::namespaced(ctx.client.clone(), &namespace);
     let everything = ListParams::default();
     let (records, claims) = tokio::try_join!(
-        patch::within(format!("listing records in {namespace}"), records.list(&everything)),
+        patch::within(
+            format!("listing records in {namespace}"),
+            records.list(&everything)
+        ),
         patch::within(format!("listing claims in {namespace}"), claims.list(&everything)),
     )?;
     let living = |named: &api::enrollment::NamedUid| {
@@ -146,7 +182,12 @@ async fn note(
         return Ok(());
     }
     status.approved_request.clone_from(&request.meta().uid);
-    conditions::set(&mut status.conditions, &Fact::yes("Enrolled", "Approved", ""), None, ctx.clock.now());
+    conditions::set(
+        &mut status.conditions,
+        &Fact::yes("Enrolled", "Approved", ""),
+        None,
+        ctx.clock.now(),
+    );
     patch::replace_status(all, &next).await?;
     Ok(())
 }
@@ -154,21 +195,36 @@ async fn note(
 /// Says on the record, and on the claim, that somebody tried to join with its token.
 async fn tell(ctx: &Ctx, all: &Api<api::Enrollment>, record: &api::Enrollment, reason: &Reason) {
     let text = reason.text();
-    let joined = record.status.as_ref().is_some_and(|status| status.node_uid.is_some());
+    let joined = record
+        .status
+        .as_ref()
+        .is_some_and(|status| status.node_uid.is_some());
     if !joined {
         let mut next = record.clone();
         let status = next.status.get_or_insert_default();
-        conditions::set(&mut status.conditions, &Fact::no("Enrolled", &reason.code, &text), None, ctx.clock.now());
+        conditions::set(
+            &mut status.conditions,
+            &Fact::no("Enrolled", &reason.code, &text),
+            None,
+            ctx.clock.now(),
+        );
         if let Err(error) = patch::replace_status(all, &next).await {
             tracing::debug!(error = %error, "the denial is not on the record");
         }
     }
     let claim = record.spec.claim.as_ref().and_then(|named| {
-        let found = ctx.stores.claims.get(record.namespace().as_deref(), &named.name)?;
+        let found = ctx
+            .stores
+            .claims
+            .get(record.namespace().as_deref(), &named.name)?;
         (found.uid().as_ref() == Some(&named.uid)).then_some(found)
     });
     match claim {
-        Some(claim) => ctx.events.warning(claim.as_ref(), &reason.code, "Joining", &text).await,
+        Some(claim) => {
+            ctx.events
+                .warning(claim.as_ref(), &reason.code, "Joining", &text)
+                .await
+        }
         None => ctx.events.warning(record, &reason.code, "Joining", &text).await,
     }
 }
@@ -176,7 +232,11 @@ async fn tell(ctx: &Ctx, all: &Api<api::Enrollment>, record: &api::Enrollment, r
 /// Deletes a token of the host's own; one that the tenant made by hand is the tenant's.
 async fn take_token(shared: &Shared, id: &str) -> Result<()> {
     // The id comes from a user name; as a part of an object's name it must be one.
-    if id.len() != 6 || !id.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()) {
+    if id.len() != 6
+        || !id
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    {
         return Ok(());
     }
     let secrets: Api<Secret> = Api::namespaced(shared.tenant.client.clone(), TOKENS);
@@ -196,10 +256,14 @@ async fn used_tokens(shared: Arc<Shared>, stop: CancellationToken) {
             () = stop.cancelled() => return,
             changed = changes.next() => match changed { Some(changed) => changed, None => return },
         };
-        let Some(record) = shared.ctx.stores.enrollments.store().get(&changed) else { continue };
+        let Some(record) = shared.ctx.stores.enrollments.store().get(&changed) else {
+            continue;
+        };
         let uid = record.uid().unwrap_or_default();
         let status = record.status.clone().unwrap_or_default();
-        let (Some(_), Some(token)) = (&status.node_uid, &status.token_id) else { continue };
+        let (Some(_), Some(token)) = (&status.node_uid, &status.token_id) else {
+            continue;
+        };
         let ours = record.spec.tenant.uid == shared.tenant.uid;
         if !ours || shared.cleaned.lock().expect("no holder panics").contains(&uid) {
             continue;

@@ -32,7 +32,11 @@ pub(crate) fn project_of(ctx: &Ctx, namespace: &str) -> Option<Arc<api::Project>
 
 /// The tenant that a claim names.
 pub(crate) fn tenant_of(ctx: &Ctx, claim: &api::NodeClaim) -> Option<Arc<api::VirtualClusterInstance>> {
-    let name = claim.spec.vcluster_ref.as_deref().filter(|name| !name.is_empty())?;
+    let name = claim
+        .spec
+        .vcluster_ref
+        .as_deref()
+        .filter(|name| !name.is_empty())?;
     ctx.stores.tenants.get(claim.namespace().as_deref(), name)
 }
 
@@ -44,7 +48,9 @@ pub(crate) async fn review(ctx: &Ctx, kind: &str, facts: &Facts<'_>) -> Combined
     };
     let mut answers = Vec::new();
     for policy in policies {
-        let Some((_, wants)) = policy.interests().iter().find(|(interest, _)| interest == kind) else { continue };
+        let Some((_, wants)) = policy.interests().iter().find(|(interest, _)| interest == kind) else {
+            continue;
+        };
         let wants = |what: &str| wants.iter().any(|want| want == what);
         let facts = Facts {
             usage: facts.usage.filter(|_| wants("usage")),
@@ -86,7 +92,11 @@ pub(crate) async fn type_choice(
         },
     )
     .await;
-    if combined.allowed { Ok(()) } else { Err(Reason::new(combined.code(), combined.text())) }
+    if combined.allowed {
+        Ok(())
+    } else {
+        Err(Reason::new(combined.code(), combined.text()))
+    }
 }
 
 /// What is known of a node whose profile is to be chosen.
@@ -126,7 +136,10 @@ impl Node<'_> {
 
     /// The record as it will be made, as far as it is known before the machine is.
     fn enrollment_to_be(&self) -> api::Enrollment {
-        let named = |name: String, uid: Option<String>| NamedUid { name, uid: uid.unwrap_or_default() };
+        let named = |name: String, uid: Option<String>| NamedUid {
+            name,
+            uid: uid.unwrap_or_default(),
+        };
         let mut enrollment = api::Enrollment::new(
             "",
             api::EnrollmentSpec {
@@ -157,7 +170,10 @@ mod erased {
 
 /// A profile that exists and is not being deleted.
 pub(crate) fn profile_named(ctx: &Ctx, name: &str) -> Option<Arc<api::NodeProfile>> {
-    ctx.stores.profiles.get(None, name).filter(|profile| profile.meta().deletion_timestamp.is_none())
+    ctx.stores
+        .profiles
+        .get(None, name)
+        .filter(|profile| profile.meta().deletion_timestamp.is_none())
 }
 
 /// What the resolver chooses; `None` is "no profile", which is fine.
@@ -168,8 +184,12 @@ pub(crate) async fn resolve(
 ) -> Result<(Option<Candidate>, String), Failure> {
     let resolver = ctx.plugins.resolver()?;
     let asked = tokio::time::timeout(PATIENCE, resolver.resolve(&node.subject(), candidates)).await;
-    let Resolution { chosen, why } =
-        asked.unwrap_or_else(|_| Err(Failure::Broken(Reason::new("Timeout", "the resolver gave no answer in time"))))?;
+    let Resolution { chosen, why } = asked.unwrap_or_else(|_| {
+        Err(Failure::Broken(Reason::new(
+            "Timeout",
+            "the resolver gave no answer in time",
+        )))
+    })?;
     match chosen {
         None => Ok((None, why)),
         Some(index) => match candidates.get(index) {
@@ -194,7 +214,11 @@ pub(crate) struct Admission {
 
 impl Admission {
     fn no(profile: ProfileChoice, reason: Reason) -> Self {
-        Self { profile, verdict: Err(reason), valid_for: None }
+        Self {
+            profile,
+            verdict: Err(reason),
+            valid_for: None,
+        }
     }
 }
 
@@ -235,10 +259,16 @@ pub(crate) async fn admit(ctx: &Ctx, node: &Node<'_>, claim: &api::NodeClaim, us
     let mut reasons = Vec::new();
     let mut warnings = Vec::new();
     let mut valid_for: Option<Duration> = None;
-    let kinds = [(admission::PROFILE_ASSIGNMENT, choice.name.is_some()), (admission::CLAIM, true)];
+    let kinds = [
+        (admission::PROFILE_ASSIGNMENT, choice.name.is_some()),
+        (admission::CLAIM, true),
+    ];
     for (kind, _) in kinds.into_iter().filter(|(_, asked)| *asked) {
         let combined = review(ctx, kind, &facts).await;
-        for (all, more) in [(&mut reasons, combined.reasons), (&mut warnings, combined.warnings)] {
+        for (all, more) in [
+            (&mut reasons, combined.reasons),
+            (&mut warnings, combined.warnings),
+        ] {
             for reason in more {
                 if !all.contains(&reason) {
                     all.push(reason);
@@ -254,17 +284,22 @@ pub(crate) async fn admit(ctx: &Ctx, node: &Node<'_>, claim: &api::NodeClaim, us
         None => Ok(warnings),
         Some(first) => Err(Reason::new(first.code.clone(), verdict::text(&reasons))),
     };
-    Admission { profile: choice, verdict, valid_for }
+    Admission {
+        profile: choice,
+        verdict,
+        valid_for,
+    }
 }
 
 fn unresolved(failure: &Failure) -> Reason {
     let reason = failure.reason().clone();
     match failure {
         Failure::Refused(_) | Failure::Missing(_) => reason,
-        Failure::Exhausted(_) | Failure::Broken(_) | Failure::Faulty(_) => {
-            Reason::new("ProfileUnresolved", format!("the resolver gave no answer: {}", reason.message))
-                .remedy("see the Plugin object of the resolver")
-        }
+        Failure::Exhausted(_) | Failure::Broken(_) | Failure::Faulty(_) => Reason::new(
+            "ProfileUnresolved",
+            format!("the resolver gave no answer: {}", reason.message),
+        )
+        .remedy("see the Plugin object of the resolver"),
     }
 }
 
@@ -273,10 +308,17 @@ pub(crate) fn invalid(profile: &api::NodeProfile) -> Option<Reason> {
     let problems = protected::in_profile(&profile.spec);
     let first = problems.first()?;
     let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-    let code = if first.code == protected::CODE { protected::CODE } else { "ProfileInvalid" };
+    let code = if first.code == protected::CODE {
+        protected::CODE
+    } else {
+        "ProfileInvalid"
+    };
     Some(
-        Reason::new(code, format!("NodeProfile {}: {}", profile.name_any(), told.join("; ")))
-            .remedy("mend the profile; until then no node is given it anew"),
+        Reason::new(
+            code,
+            format!("NodeProfile {}: {}", profile.name_any(), told.join("; ")),
+        )
+        .remedy("mend the profile; until then no node is given it anew"),
     )
 }
 
@@ -314,10 +356,12 @@ impl Held {
 
 /// What a joined node is to have. Whoever cannot be asked changes nothing.
 pub(crate) async fn held(ctx: &Ctx, node: &Node<'_>, before: Option<&str>) -> Held {
-    let gone = before.filter(|name| profile_named(ctx, name).is_none()).map(|name| {
-        Reason::new("ProfileNotFound", format!("NodeProfile {name} was deleted"))
-            .remedy("create it again, or name another in the pool, the tenant or the project")
-    });
+    let gone = before
+        .filter(|name| profile_named(ctx, name).is_none())
+        .map(|name| {
+            Reason::new("ProfileNotFound", format!("NodeProfile {name} was deleted"))
+                .remedy("create it again, or name another in the pool, the tenant or the project")
+        });
     let candidates = node.candidates(ctx);
     let (chosen, why) = match (resolve(ctx, node, &candidates).await, gone) {
         (Ok((Some(candidate), why)), _) => (candidate, why),
@@ -327,12 +371,18 @@ pub(crate) async fn held(ctx: &Ctx, node: &Node<'_>, before: Option<&str>) -> He
     };
     let Some(profile) = profile_named(ctx, &chosen.profile) else {
         let reason = Reason::new("ProfileNotFound", format!("no NodeProfile {}", chosen.profile));
-        return Held::Revoked(reason.remedy("create it, or name another in the pool, the tenant or the project"));
+        return Held::Revoked(
+            reason.remedy("create it, or name another in the pool, the tenant or the project"),
+        );
     };
     if invalid(&profile).is_some() {
         return Held::Unknown;
     }
-    let choice = ProfileChoice { name: Some(chosen.profile), source: Some(chosen.source), why: Some(why) };
+    let choice = ProfileChoice {
+        name: Some(chosen.profile),
+        source: Some(chosen.source),
+        why: Some(why),
+    };
     let facts = Facts {
         project: Some(node.project),
         tenant: Some(node.tenant),

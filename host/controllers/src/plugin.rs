@@ -41,7 +41,10 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             trigger = triggers.next() => if trigger.is_none() { return },
         }
         tokio::time::sleep(SETTLE).await;
-        while futures::FutureExt::now_or_never(triggers.next()).flatten().is_some() {}
+        while futures::FutureExt::now_or_never(triggers.next())
+            .flatten()
+            .is_some()
+        {}
         let shown = show(&ctx).await;
         let retained = retain(&ctx, &mut kept).await;
         again = false;
@@ -60,11 +63,13 @@ async fn show(ctx: &Ctx) -> Result<()> {
     for state in &states {
         let object = match ctx.stores.plugins.get(None, &state.name) {
             Some(known) => known.as_ref().clone(),
-            None => match patch::create(&plugins, &api::Plugin::new(&state.name, api::PluginSpec {})).await? {
-                Created::New(made) => made,
-                // The cache is behind; its next change brings us back.
-                Created::Exists => continue,
-            },
+            None => {
+                match patch::create(&plugins, &api::Plugin::new(&state.name, api::PluginSpec {})).await? {
+                    Created::New(made) => made,
+                    // The cache is behind; its next change brings us back.
+                    Created::Exists => continue,
+                }
+            }
         };
         if object.meta().deletion_timestamp.is_none() {
             report(ctx, &plugins, &object, state).await?;
@@ -78,7 +83,12 @@ async fn show(ctx: &Ctx) -> Result<()> {
     Ok(())
 }
 
-async fn report(ctx: &Ctx, plugins: &Api<api::Plugin>, object: &api::Plugin, state: &PluginState) -> Result<()> {
+async fn report(
+    ctx: &Ctx,
+    plugins: &Api<api::Plugin>,
+    object: &api::Plugin,
+    state: &PluginState,
+) -> Result<()> {
     let mut next = object.clone();
     let status = next.status.get_or_insert_default();
     let before = status.clone();
@@ -93,7 +103,10 @@ async fn report(ctx: &Ctx, plugins: &Api<api::Plugin>, object: &api::Plugin, sta
     if error.is_some() {
         status.last_error.clone_from(&error);
     }
-    let code = state.error.as_ref().map_or("NotServing", |error| error.code.as_str());
+    let code = state
+        .error
+        .as_ref()
+        .map_or("NotServing", |error| error.code.as_str());
     let text = error.clone().unwrap_or_default();
     let loaded = match &state.serving {
         Some(digest) => Fact::yes("Loaded", "Loaded", digest),
@@ -113,7 +126,9 @@ async fn report(ctx: &Ctx, plugins: &Api<api::Plugin>, object: &api::Plugin, sta
     if before.digest != state.serving
         && let Some(digest) = &state.serving
     {
-        ctx.events.normal(object, "Serving", "Loading", &format!("{digest} serves now")).await;
+        ctx.events
+            .normal(object, "Serving", "Loading", &format!("{digest} serves now"))
+            .await;
     }
     let known = conditions::find(&before.conditions, "Healthy").and_then(|known| known.message.clone());
     if let Some(error) = error.filter(|error| known.as_ref() != Some(error)) {
@@ -125,7 +140,13 @@ async fn report(ctx: &Ctx, plugins: &Api<api::Plugin>, object: &api::Plugin, sta
 /// Tells which digests live orders name, from a live list: bytes that are dropped do not come back.
 async fn retain(ctx: &Ctx, kept: &mut Option<BTreeSet<String>>) -> Result<()> {
     let named = |claim: &api::NodeClaim| Some(claim.status.as_ref()?.order.as_ref()?.digest.clone());
-    let cached: BTreeSet<String> = ctx.stores.claims.state().iter().filter_map(|claim| named(claim)).collect();
+    let cached: BTreeSet<String> = ctx
+        .stores
+        .claims
+        .state()
+        .iter()
+        .filter_map(|claim| named(claim))
+        .collect();
     if kept.as_ref() == Some(&cached) {
         return Ok(());
     }

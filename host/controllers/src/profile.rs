@@ -31,7 +31,9 @@ const NAME: &str = "profile";
 
 /// Runs until `stop`.
 pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
-    let nodes = online::each(ctx.clone(), stop.clone(), |ctx, tenant, stop| tenant_nodes(ctx, tenant, stop).boxed());
+    let nodes = online::each(ctx.clone(), stop.clone(), |ctx, tenant, stop| {
+        tenant_nodes(ctx, tenant, stop).boxed()
+    });
     tokio::join!(nodes, status::run(ctx, stop));
 }
 
@@ -43,8 +45,12 @@ struct Tenant {
 }
 
 async fn tenant_nodes(ctx: Arc<Ctx>, api: Arc<TenantApi>, stop: CancellationToken) {
-    let nodes: Watched<Node> =
-        Watched::start(Api::all(api.client.clone()), watcher::Config::default(), (), stop.clone());
+    let nodes: Watched<Node> = Watched::start(
+        Api::all(api.client.clone()),
+        watcher::Config::default(),
+        (),
+        stop.clone(),
+    );
     nodes.ready().await;
     let uid = api.uid.clone();
     let enrolled = ctx.stores.enrollments.subscribe().filter_map({
@@ -61,7 +67,11 @@ async fn tenant_nodes(ctx: Arc<Ctx>, api: Arc<TenantApi>, stop: CancellationToke
         let ctx = ctx.clone();
         move |changed| {
             let tenant = ctx.stores.tenants.store().get(&changed);
-            std::future::ready(tenant.filter(|tenant| tenant.uid().as_ref() == Some(&own)).map(drop))
+            std::future::ready(
+                tenant
+                    .filter(|tenant| tenant.uid().as_ref() == Some(&own))
+                    .map(drop),
+            )
         }
     });
     let anything = stream::select_all([
@@ -70,7 +80,11 @@ async fn tenant_nodes(ctx: Arc<Ctx>, api: Arc<TenantApi>, stop: CancellationToke
         tenants.boxed(),
         crate::plugins_changed(ctx.plugins.clone(), stop.clone()),
     ]);
-    let tenant = Arc::new(Tenant { ctx, api, contests: node::Contests::default() });
+    let tenant = Arc::new(Tenant {
+        ctx,
+        api,
+        contests: node::Contests::default(),
+    });
     Controller::for_stream(stream::pending(), nodes.store())
         .reconcile_on(nodes.subscribe())
         .reconcile_on(enrolled.boxed())
@@ -80,7 +94,10 @@ async fn tenant_nodes(ctx: Arc<Ctx>, api: Arc<TenantApi>, stop: CancellationToke
             node::reconcile,
             |node: Arc<Node>, error: &Error, tenant: Arc<Tenant>| {
                 tracing::debug!(node = node.name_any(), error = %error, "profile turn failed");
-                tenant.ctx.retries.after(NAME, &node.uid().unwrap_or_default(), error.class())
+                tenant
+                    .ctx
+                    .retries
+                    .after(NAME, &node.uid().unwrap_or_default(), error.class())
             },
             tenant,
         )
@@ -99,5 +116,9 @@ fn enrollment(ctx: &Ctx, tenant_uid: &str, node: &str) -> Option<Arc<api::Enroll
 }
 
 fn tenant(ctx: &Ctx, uid: &str) -> Option<Arc<api::VirtualClusterInstance>> {
-    ctx.stores.tenants.state().into_iter().find(|tenant| tenant.uid().as_deref() == Some(uid))
+    ctx.stores
+        .tenants
+        .state()
+        .into_iter()
+        .find(|tenant| tenant.uid().as_deref() == Some(uid))
 }

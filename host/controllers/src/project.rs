@@ -30,8 +30,14 @@ const NAME: &str = "project";
 pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
     let stores = &ctx.stores;
     let namespaces = stores.namespaces.subscribe().map(|namespace| namespace.name);
-    let enrollments = stores.enrollments.subscribe().filter_map(|one| std::future::ready(one.namespace));
-    let tenants = stores.tenants.subscribe().filter_map(|one| std::future::ready(one.namespace));
+    let enrollments = stores
+        .enrollments
+        .subscribe()
+        .filter_map(|one| std::future::ready(one.namespace));
+    let tenants = stores
+        .tenants
+        .subscribe()
+        .filter_map(|one| std::future::ready(one.namespace));
     let by_namespace = stream::select_all([namespaces.boxed(), enrollments.boxed(), tenants.boxed()])
         .filter_map(|namespace| std::future::ready(names::project_of(&namespace).map(ObjectRef::new)));
     Controller::for_stream(stream::pending(), stores.projects.store())
@@ -42,7 +48,8 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             reconcile,
             |project: Arc<api::Project>, error: &Error, ctx| {
                 tracing::warn!(project = project.name_any(), error = %error, "project turn failed");
-                ctx.retries.after(NAME, &project.uid().unwrap_or_default(), error.class())
+                ctx.retries
+                    .after(NAME, &project.uid().unwrap_or_default(), error.class())
             },
             ctx.clone(),
         )
@@ -62,7 +69,11 @@ async fn reconcile(project: Arc<api::Project>, ctx: Arc<Ctx>) -> Result<Action> 
     if project.meta().deletion_timestamp.is_some() {
         return retire(&ctx, &projects, &project).await;
     }
-    if !project.finalizers().iter().any(|one| one == names::PROJECT_FINALIZER) {
+    if !project
+        .finalizers()
+        .iter()
+        .any(|one| one == names::PROJECT_FINALIZER)
+    {
         let mut finalizers = project.finalizers().to_vec();
         finalizers.push(names::PROJECT_FINALIZER.to_owned());
         let version = project.resource_version().unwrap_or_default();
@@ -82,15 +93,22 @@ async fn ensure(ctx: &Ctx, project: &api::Project) -> Result<Place> {
     let Some(known) = ctx.stores.namespaces.get(None, &name) else {
         let mut namespace = Namespace::default();
         namespace.metadata.name = Some(name.clone());
-        namespace.labels_mut().insert(names::PROJECT.to_owned(), project.name_any());
-        namespace.labels_mut().insert(names::INSTALLATION.to_owned(), ctx.settings.installation.clone());
+        namespace
+            .labels_mut()
+            .insert(names::PROJECT.to_owned(), project.name_any());
+        namespace
+            .labels_mut()
+            .insert(names::INSTALLATION.to_owned(), ctx.settings.installation.clone());
         return match patch::create(&api, &namespace).await? {
             Created::New(_) => Ok(Place::Ready),
             Created::Exists => Err(Error::Busy(format!("namespace {name} appeared meanwhile"))),
         };
     };
     if known.meta().deletion_timestamp.is_some() {
-        return Ok(Place::Waiting("NamespaceTerminating", format!("namespace {name} is being deleted; made again after")));
+        return Ok(Place::Waiting(
+            "NamespaceTerminating",
+            format!("namespace {name} is being deleted; made again after"),
+        ));
     }
     match known.labels().get(names::PROJECT) {
         Some(owner) if *owner == project.name_any() => Ok(Place::Ready),
@@ -101,7 +119,9 @@ async fn ensure(ctx: &Ctx, project: &api::Project) -> Result<Place> {
             Ok(Place::Ready)
         }
         Some(_) | None => {
-            let message = format!("namespace {name} is marked as somebody else's; rename the Project or remove the mark");
+            let message = format!(
+                "namespace {name} is marked as somebody else's; rename the Project or remove the mark"
+            );
             Ok(Place::Refused("NamespaceTaken", message))
         }
     }
@@ -115,8 +135,18 @@ async fn retire(ctx: &Ctx, projects: &Api<api::Project>, project: &api::Project)
     let marked = live.filter(|namespace| namespace.labels().get(names::PROJECT) == Some(&project.name_any()));
     if let Some(namespace) = marked {
         let created = namespace.labels().get(names::INSTALLATION) == Some(&ctx.settings.installation);
-        let used = ctx.stores.tenants.state().iter().any(|tenant| tenant.namespace().as_deref() == Some(&name))
-            || ctx.stores.claims.state().iter().any(|claim| claim.namespace().as_deref() == Some(&name));
+        let used = ctx
+            .stores
+            .tenants
+            .state()
+            .iter()
+            .any(|tenant| tenant.namespace().as_deref() == Some(&name))
+            || ctx
+                .stores
+                .claims
+                .state()
+                .iter()
+                .any(|claim| claim.namespace().as_deref() == Some(&name));
         if created {
             if namespace.meta().deletion_timestamp.is_none() {
                 patch::delete(&api, &name, &namespace.uid().unwrap_or_default()).await?;
@@ -134,8 +164,12 @@ async fn retire(ctx: &Ctx, projects: &Api<api::Project>, project: &api::Project)
         let change = json!({ "metadata": { "labels": { names::PROJECT: null } } });
         patch::update(&api, &name, &version, change).await?;
     }
-    let finalizers: Vec<_> =
-        project.finalizers().iter().filter(|one| *one != names::PROJECT_FINALIZER).cloned().collect();
+    let finalizers: Vec<_> = project
+        .finalizers()
+        .iter()
+        .filter(|one| *one != names::PROJECT_FINALIZER)
+        .cloned()
+        .collect();
     if finalizers.len() != project.finalizers().len() {
         let version = project.resource_version().unwrap_or_default();
         let change = json!({ "metadata": { "finalizers": finalizers } });
@@ -147,7 +181,12 @@ async fn retire(ctx: &Ctx, projects: &Api<api::Project>, project: &api::Project)
     Ok(Action::await_change())
 }
 
-async fn report(ctx: &Ctx, projects: &Api<api::Project>, project: &api::Project, place: &Place) -> Result<()> {
+async fn report(
+    ctx: &Ctx,
+    projects: &Api<api::Project>,
+    project: &api::Project,
+    place: &Place,
+) -> Result<()> {
     let mut next = project.clone();
     let status = next.status.get_or_insert_default();
     let before = status.clone();
@@ -158,23 +197,39 @@ async fn report(ctx: &Ctx, projects: &Api<api::Project>, project: &api::Project,
         Place::Waiting(reason, message) => (Fact::not_yet("NamespaceReady", reason, message), phase::PENDING),
         Place::Refused(reason, message) => (Fact::no("NamespaceReady", reason, message), phase::FAILED),
     };
-    conditions::set(&mut status.conditions, &fact, project.meta().generation, ctx.clock.now());
+    conditions::set(
+        &mut status.conditions,
+        &fact,
+        project.meta().generation,
+        ctx.clock.now(),
+    );
     status.phase = Some(phase.to_owned());
     let revoked = revoked(ctx, &name);
     let known = conditions::find(&status.conditions, "ProfilesAllowed").is_some();
     if let Some(message) = &revoked {
         let fact = Fact::no("ProfilesAllowed", "ProfileRevoked", message);
-        conditions::set(&mut status.conditions, &fact, project.meta().generation, ctx.clock.now());
+        conditions::set(
+            &mut status.conditions,
+            &fact,
+            project.meta().generation,
+            ctx.clock.now(),
+        );
     } else if known {
         let fact = Fact::yes("ProfilesAllowed", "ProfilesAllowed", "");
-        conditions::set(&mut status.conditions, &fact, project.meta().generation, ctx.clock.now());
+        conditions::set(
+            &mut status.conditions,
+            &fact,
+            project.meta().generation,
+            ctx.clock.now(),
+        );
     }
     if *status == before {
         return Ok(());
     }
     patch::replace_status(projects, &next).await?;
     if let Place::Refused(reason, message) = place
-        && conditions::find(&before.conditions, "NamespaceReady").and_then(|known| known.reason.as_deref()) != Some(reason)
+        && conditions::find(&before.conditions, "NamespaceReady").and_then(|known| known.reason.as_deref())
+            != Some(reason)
     {
         ctx.events.warning(project, reason, "Reconciling", message).await;
     }

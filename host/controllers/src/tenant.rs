@@ -51,7 +51,12 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         move |changed| {
             // A deleted claim can no longer say whose it was: its namespace can.
             let namespace = changed.namespace.clone().unwrap_or_default();
-            let owner = ctx.stores.claims.store().get(&changed).and_then(|claim| claim.spec.vcluster_ref.clone());
+            let owner = ctx
+                .stores
+                .claims
+                .store()
+                .get(&changed)
+                .and_then(|claim| claim.spec.vcluster_ref.clone());
             let of = |name: String| ObjectRef::new(&name).within(&namespace);
             std::future::ready(Some(match owner {
                 Some(name) => vec![of(name)],
@@ -63,7 +68,10 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         let ctx = ctx.clone();
         move |changed| {
             let namespace = names::project_namespace(&changed.name);
-            in_namespace(&ctx, &namespace).iter().map(|name| ObjectRef::new(name).within(&namespace)).collect::<Vec<_>>()
+            in_namespace(&ctx, &namespace)
+                .iter()
+                .map(|name| ObjectRef::new(name).within(&namespace))
+                .collect::<Vec<_>>()
         }
     });
     let secrets = secret::watch(&ctx, &stop);
@@ -72,10 +80,13 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         let ctx = ctx.clone();
         move |changed| {
             let namespace = changed.namespace.unwrap_or_default();
-            std::future::ready(place::tenant_in(&ctx, &namespace).map(|tenant| vec![ObjectRef::from_obj(tenant.as_ref())]))
+            std::future::ready(
+                place::tenant_in(&ctx, &namespace).map(|tenant| vec![ObjectRef::from_obj(tenant.as_ref())]),
+            )
         }
     });
-    let by_name = stream::select_all([claims.boxed(), projects.boxed(), by_secret.boxed()]).flat_map(stream::iter);
+    let by_name =
+        stream::select_all([claims.boxed(), projects.boxed(), by_secret.boxed()]).flat_map(stream::iter);
     // Free places, and machines that came free, may be anybody's.
     let anything = stream::select_all([
         stores.providers.subscribe().map(drop).boxed(),
@@ -92,7 +103,8 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             move |tenant, ctx| reconcile(tenant, ctx, secrets.clone()),
             |tenant: Arc<api::VirtualClusterInstance>, error: &Error, ctx| {
                 tracing::debug!(tenant = tenant.name_any(), error = %error, "tenant turn failed");
-                ctx.retries.after(NAME, &tenant.uid().unwrap_or_default(), error.class())
+                ctx.retries
+                    .after(NAME, &tenant.uid().unwrap_or_default(), error.class())
             },
             ctx.clone(),
         )
@@ -103,7 +115,11 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
 /// Names of the tenants in a project's namespace.
 fn in_namespace(ctx: &Ctx, namespace: &str) -> Vec<String> {
     let tenants = ctx.stores.tenants.state();
-    tenants.iter().filter(|one| one.namespace().as_deref() == Some(namespace)).map(|one| one.name_any()).collect()
+    tenants
+        .iter()
+        .filter(|one| one.namespace().as_deref() == Some(namespace))
+        .map(|one| one.name_any())
+        .collect()
 }
 
 async fn reconcile(
@@ -116,7 +132,11 @@ async fn reconcile(
     if tenant.meta().deletion_timestamp.is_some() {
         return release::turn(&ctx, &tenants, &tenant).await;
     }
-    if !tenant.finalizers().iter().any(|one| one == names::TENANT_FINALIZER) {
+    if !tenant
+        .finalizers()
+        .iter()
+        .any(|one| one == names::TENANT_FINALIZER)
+    {
         let mut finalizers = tenant.finalizers().to_vec();
         finalizers.push(names::TENANT_FINALIZER.to_owned());
         let version = tenant.resource_version().unwrap_or_default();
@@ -144,8 +164,11 @@ async fn drive(
     let namespace = tenant.namespace().unwrap_or_default();
     let steady = steadily(ctx.settings.steady);
     let Some(project) = judge::project_of(ctx, &namespace) else {
-        let reason = Reason::new("ProjectNotRead", format!("no Project of namespace {namespace} was read"))
-            .remedy("create the Project, or move the tenant into the namespace p-<project>");
+        let reason = Reason::new(
+            "ProjectNotRead",
+            format!("no Project of namespace {namespace} was read"),
+        )
+        .remedy("create the Project, or move the tenant into the namespace p-<project>");
         progress.stage = Stage::Refused(reason);
         return Ok(steady);
     };
@@ -154,7 +177,10 @@ async fn drive(
     let endpoint = match values {
         Ok(values) => values.endpoint.clone(),
         // What was agreed before the values broke: live machines go on.
-        Err(_) => tenant.status.as_ref().and_then(|status| place::endpoint_of(status.join_address.as_deref()?)),
+        Err(_) => tenant
+            .status
+            .as_ref()
+            .and_then(|status| place::endpoint_of(status.join_address.as_deref()?)),
     };
     let wanted = match place::find(ctx, tenant, &project, endpoint) {
         Ok(place) => place,
@@ -210,7 +236,9 @@ async fn drive(
 fn put_online(ctx: &Ctx, uid: &str, online: &TenantApi) {
     let known = ctx.tenants.get(uid);
     let same = known.is_some_and(|known| {
-        known.join_server == online.join_server && known.ca_pem == online.ca_pem && known.kubeconfig == online.kubeconfig
+        known.join_server == online.join_server
+            && known.ca_pem == online.ca_pem
+            && known.kubeconfig == online.kubeconfig
     });
     if !same {
         ctx.tenants.insert(uid, Arc::new(online.clone()));
@@ -224,7 +252,12 @@ async fn annotate(
     default: Option<&str>,
 ) -> Result<bool> {
     let default = default.filter(|name| !name.is_empty());
-    if tenant.annotations().get(names::PROJECT_DEFAULT_PROFILE).map(String::as_str) == default {
+    if tenant
+        .annotations()
+        .get(names::PROJECT_DEFAULT_PROFILE)
+        .map(String::as_str)
+        == default
+    {
         return Ok(false);
     }
     let change = json!({ "metadata": { "annotations": { names::PROJECT_DEFAULT_PROFILE: default } } });

@@ -47,7 +47,12 @@ pub struct Seen<'a> {
 /// Name of the environment of a claim: the property, else the reference.
 #[must_use]
 pub fn environment(claim: &NodeClaim) -> Option<&str> {
-    claim.spec.properties.get(names::PROPERTY_ENVIRONMENT).or(claim.spec.environment_ref.as_ref()).map(String::as_str)
+    claim
+        .spec
+        .properties
+        .get(names::PROPERTY_ENVIRONMENT)
+        .or(claim.spec.environment_ref.as_ref())
+        .map(String::as_str)
 }
 
 /// Whether everything that a claim names is there and may be named. Says nothing about capacity or policy.
@@ -62,17 +67,28 @@ pub fn check(claim: &NodeClaim, seen: &Seen<'_>) -> Result<(), Vec<Reason>> {
     reasons.extend(named(claim, seen));
     if claim.spec.control_plane {
         reasons.push(
-            Reason::new("NotServedYet", "spec.controlPlane: machines for control planes are not served")
-                .remedy("set spec.controlPlane: false"),
+            Reason::new(
+                "NotServedYet",
+                "spec.controlPlane: machines for control planes are not served",
+            )
+            .remedy("set spec.controlPlane: false"),
         );
     }
     if let Some(Err(message)) = claim.spec.termination_grace_period.as_deref().map(Grace::parse) {
-        reasons.push(told(&Problem { path: "spec.terminationGracePeriod".into(), code: "InvalidClaim", message }));
+        reasons.push(told(&Problem {
+            path: "spec.terminationGracePeriod".into(),
+            code: "InvalidClaim",
+            message,
+        }));
     }
     for (index, requirement) in claim.spec.requirements.iter().enumerate() {
         if let Some((field, message)) = selector::problem(requirement) {
             let path = format!("spec.requirements[{index}].{field}");
-            reasons.push(told(&Problem { path, code: "InvalidClaim", message }));
+            reasons.push(told(&Problem {
+                path,
+                code: "InvalidClaim",
+                message,
+            }));
         }
     }
     if reasons.is_empty() { Ok(()) } else { Err(reasons) }
@@ -85,41 +101,66 @@ fn told(problem: &Problem) -> Reason {
 fn tenancy(claim: &NodeClaim, seen: &Seen<'_>) -> Option<Reason> {
     let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
     if seen.project.is_none() {
-        let reason = Reason::new("ProjectNotRead", format!("no Project of namespace {namespace} was read"));
+        let reason = Reason::new(
+            "ProjectNotRead",
+            format!("no Project of namespace {namespace} was read"),
+        );
         return Some(reason.remedy("create the Project, or put the claim into the namespace p-<project>"));
     }
     let Some(name) = claim.spec.vcluster_ref.as_deref().filter(|name| !name.is_empty()) else {
         return Some(
-            Reason::new("NotServedYet", "spec.vClusterRef is empty: machines without a tenant are not served")
-                .remedy("name a VirtualClusterInstance of this namespace"),
+            Reason::new(
+                "NotServedYet",
+                "spec.vClusterRef is empty: machines without a tenant are not served",
+            )
+            .remedy("name a VirtualClusterInstance of this namespace"),
         );
     };
     let Some(tenant) = seen.tenant else {
         return Some(
-            Reason::new("UnknownTenant", format!("spec.vClusterRef: no VirtualClusterInstance {name} in {namespace}"))
-                .remedy("create it, or delete the claim"),
+            Reason::new(
+                "UnknownTenant",
+                format!("spec.vClusterRef: no VirtualClusterInstance {name} in {namespace}"),
+            )
+            .remedy("create it, or delete the claim"),
         );
     };
     if tenant.metadata.deletion_timestamp.is_some() {
-        return Some(Reason::new("TenantDeleting", format!("tenant {name} is being deleted")).remedy("delete the claim"));
+        return Some(
+            Reason::new("TenantDeleting", format!("tenant {name} is being deleted"))
+                .remedy("delete the claim"),
+        );
     }
     let uid = tenant.metadata.uid.as_deref().unwrap_or_default();
-    let recorded = claim.metadata.labels.as_ref().and_then(|labels| labels.get(names::TENANT_UID));
+    let recorded = claim
+        .metadata
+        .labels
+        .as_ref()
+        .and_then(|labels| labels.get(names::TENANT_UID));
     if recorded.is_some_and(|recorded| recorded != uid) {
         return Some(
-            Reason::new("TenantReplaced", format!("the claim is for an earlier tenant of the name {name}"))
-                .remedy("delete the claim"),
+            Reason::new(
+                "TenantReplaced",
+                format!("the claim is for an earlier tenant of the name {name}"),
+            )
+            .remedy("delete the claim"),
         );
     }
     match seen.private_nodes {
         Some(true) => None,
         Some(false) => Some(
-            Reason::new("PrivateNodesDisabled", format!("tenant {name} has no private nodes"))
-                .remedy("set privateNodes.enabled: true in its values"),
+            Reason::new(
+                "PrivateNodesDisabled",
+                format!("tenant {name} has no private nodes"),
+            )
+            .remedy("set privateNodes.enabled: true in its values"),
         ),
         None => Some(
-            Reason::new("TenantInvalid", format!("the values of tenant {name} cannot be read"))
-                .remedy("see the conditions of the VirtualClusterInstance"),
+            Reason::new(
+                "TenantInvalid",
+                format!("the values of tenant {name} cannot be read"),
+            )
+            .remedy("see the conditions of the VirtualClusterInstance"),
         ),
     }
 }
@@ -128,8 +169,11 @@ fn provider(claim: &NodeClaim, seen: &Seen<'_>) -> Vec<Reason> {
     let name = &claim.spec.provider_ref;
     let Some(provider) = seen.provider else {
         return vec![
-            Reason::new("UnknownProvider", format!("spec.providerRef: no NodeProvider {name}"))
-                .remedy("create it, or name one that `kubectl get nodeproviders` shows"),
+            Reason::new(
+                "UnknownProvider",
+                format!("spec.providerRef: no NodeProvider {name}"),
+            )
+            .remedy("create it, or name one that `kubectl get nodeproviders` shows"),
         ];
     };
     let mut reasons = Vec::new();
@@ -140,13 +184,21 @@ fn provider(claim: &NodeClaim, seen: &Seen<'_>) -> Vec<Reason> {
                     .remedy("name one that `kubectl get nodetypes` shows, or leave typeRef empty"),
             ),
             Some(found) if found.spec.provider_ref != *name => reasons.push(
-                Reason::new("UnknownNodeType", format!("spec.typeRef: {wanted} is not a type of provider {name}"))
-                    .remedy(format!("name the provider {} or another type", found.spec.provider_ref)),
+                Reason::new(
+                    "UnknownNodeType",
+                    format!("spec.typeRef: {wanted} is not a type of provider {name}"),
+                )
+                .remedy(format!(
+                    "name the provider {} or another type",
+                    found.spec.provider_ref
+                )),
             ),
             Some(_) => {}
         }
     }
-    let refused = properties::refused(claim.spec.properties.keys(), provider, |key| format!("spec.properties[{key:?}]"));
+    let refused = properties::refused(claim.spec.properties.keys(), provider, |key| {
+        format!("spec.properties[{key:?}]")
+    });
     reasons.extend(refused.iter().map(told));
     reasons
 }
@@ -171,7 +223,9 @@ fn named(claim: &NodeClaim, seen: &Seen<'_>) -> Vec<Reason> {
                 .remedy("create it, or name one that `kubectl get sshkeys` shows"),
         );
     }
-    let Some(wanted) = environment(claim) else { return reasons };
+    let Some(wanted) = environment(claim) else {
+        return reasons;
+    };
     let place = if claim.spec.properties.contains_key(names::PROPERTY_ENVIRONMENT) {
         path(names::PROPERTY_ENVIRONMENT)
     } else {
@@ -179,20 +233,35 @@ fn named(claim: &NodeClaim, seen: &Seen<'_>) -> Vec<Reason> {
     };
     match seen.environment {
         None => reasons.push(
-            Reason::new("EnvironmentNotFound", format!("{place}: no NodeEnvironment {wanted} in this namespace"))
-                .remedy("create it, or name one that `kubectl get nodeenvironments` shows"),
+            Reason::new(
+                "EnvironmentNotFound",
+                format!("{place}: no NodeEnvironment {wanted} in this namespace"),
+            )
+            .remedy("create it, or name one that `kubectl get nodeenvironments` shows"),
         ),
         Some(found) if found.spec.provider_ref != claim.spec.provider_ref => reasons.push(
             Reason::new(
                 "EnvironmentNotAllowed",
-                format!("{place}: {wanted} is for provider {}, not {}", found.spec.provider_ref, claim.spec.provider_ref),
+                format!(
+                    "{place}: {wanted} is for provider {}, not {}",
+                    found.spec.provider_ref, claim.spec.provider_ref
+                ),
             )
             .remedy("name an environment of the claim's provider"),
         ),
-        Some(found) if found.spec.vcluster_ref.as_ref().is_some_and(|name| Some(name) != claim.spec.vcluster_ref.as_ref()) => {
+        Some(found)
+            if found
+                .spec
+                .vcluster_ref
+                .as_ref()
+                .is_some_and(|name| Some(name) != claim.spec.vcluster_ref.as_ref()) =>
+        {
             reasons.push(
-                Reason::new("EnvironmentNotAllowed", format!("{place}: {wanted} is another tenant's"))
-                    .remedy("name an environment of the claim's tenant, or one without vClusterRef"),
+                Reason::new(
+                    "EnvironmentNotAllowed",
+                    format!("{place}: {wanted} is another tenant's"),
+                )
+                .remedy("name an environment of the claim's tenant, or one without vClusterRef"),
             );
         }
         Some(_) => {}
@@ -236,7 +305,10 @@ pub struct UserCount {
 impl Count {
     fn add(&mut self, claim: &NodeClaim) {
         self.nodeclaims += 1;
-        *self.by_provider.entry(claim.spec.provider_ref.clone()).or_default() += 1;
+        *self
+            .by_provider
+            .entry(claim.spec.provider_ref.clone())
+            .or_default() += 1;
         if let Some(name) = claim.spec.type_ref.as_ref().filter(|name| !name.is_empty()) {
             *self.by_type.entry(name.clone()).or_default() += 1;
         }
@@ -249,7 +321,10 @@ impl Usage {
     pub fn beside<'a>(claim: &NodeClaim, all: impl Iterator<Item = &'a NodeClaim>) -> Self {
         let user = |claim: &NodeClaim| claim.spec.owner.as_ref().and_then(|owner| owner.user.clone());
         let mut usage = Self {
-            user: user(claim).map(|name| UserCount { name, ..UserCount::default() }),
+            user: user(claim).map(|name| UserCount {
+                name,
+                ..UserCount::default()
+            }),
             ..Self::default()
         };
         for other in all {
@@ -261,7 +336,11 @@ impl Usage {
             if other.spec.vcluster_ref == claim.spec.vcluster_ref {
                 usage.tenant.add(other);
             }
-            if let Some(counted) = usage.user.as_mut().filter(|counted| user(other).as_ref() == Some(&counted.name)) {
+            if let Some(counted) = usage
+                .user
+                .as_mut()
+                .filter(|counted| user(other).as_ref() == Some(&counted.name))
+            {
                 counted.count.add(other);
             }
         }
@@ -319,11 +398,19 @@ pub fn request(kind: &str, facts: &Facts<'_>) -> Request {
         json["usage"] = json!(usage);
     }
     if let Some(minute) = facts.now.and_then(|now| {
-        now.round(jiff::TimestampRound::new().smallest(Unit::Minute).mode(jiff::RoundMode::Trunc)).ok()
+        now.round(
+            jiff::TimestampRound::new()
+                .smallest(Unit::Minute)
+                .mode(jiff::RoundMode::Trunc),
+        )
+        .ok()
     }) {
         json["now"] = Value::String(minute.to_string());
     }
-    Request { kind: kind.to_owned(), json }
+    Request {
+        kind: kind.to_owned(),
+        json,
+    }
 }
 
 /// An object as policies see it: as every plugin does, and without the version, which changes at every write and says nothing.

@@ -75,15 +75,18 @@ pub fn parse(pem: &[u8]) -> Result<Subject, String> {
     if block.label != "CERTIFICATE REQUEST" && block.label != "NEW CERTIFICATE REQUEST" {
         return Err(format!("it is a {:?}, not a certificate request", block.label));
     }
-    let (rest, request) =
-        X509CertificationRequest::from_der(&block.contents).map_err(|_| "it is no certificate request".to_owned())?;
+    let (rest, request) = X509CertificationRequest::from_der(&block.contents)
+        .map_err(|_| "it is no certificate request".to_owned())?;
     if !rest.is_empty() {
         return Err("something follows the certificate request".to_owned());
     }
     let info = &request.certification_request_info;
     let mut subject = Subject::default();
     for attribute in info.subject.iter_attributes() {
-        let value = attribute.as_str().map_err(|_| "its subject is not text".to_owned())?.to_owned();
+        let value = attribute
+            .as_str()
+            .map_err(|_| "its subject is not text".to_owned())?
+            .to_owned();
         if *attribute.attr_type() == OID_X509_COMMON_NAME {
             subject.names.push(value);
         } else if *attribute.attr_type() == OID_X509_ORGANIZATION_NAME {
@@ -92,13 +95,17 @@ pub fn parse(pem: &[u8]) -> Result<Subject, String> {
             subject.more = true;
         }
     }
-    subject.alternative_names = info.iter_attributes().any(|attribute| match attribute.parsed_attribute() {
-        ParsedCriAttribute::ExtensionRequest(asked) => asked
-            .extensions
-            .iter()
-            .any(|extension| matches!(extension.parsed_extension(), ParsedExtension::SubjectAlternativeName(_))),
-        ParsedCriAttribute::ChallengePassword(_) | ParsedCriAttribute::UnsupportedAttribute => false,
-    });
+    subject.alternative_names = info
+        .iter_attributes()
+        .any(|attribute| match attribute.parsed_attribute() {
+            ParsedCriAttribute::ExtensionRequest(asked) => asked.extensions.iter().any(|extension| {
+                matches!(
+                    extension.parsed_extension(),
+                    ParsedExtension::SubjectAlternativeName(_)
+                )
+            }),
+            ParsedCriAttribute::ChallengePassword(_) | ParsedCriAttribute::UnsupportedAttribute => false,
+        });
     Ok(subject)
 }
 
@@ -122,23 +129,41 @@ pub fn judge(request: &CertificateSigningRequest, live: &[&Enrollment]) -> Decis
 /// Whether somebody has approved or denied a request.
 #[must_use]
 pub fn is_decided(request: &CertificateSigningRequest) -> bool {
-    let conditions = request.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|condition| matches!(condition.type_.as_str(), "Approved" | "Denied" | "Failed"))
+    let conditions = request
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_deref())
+        .unwrap_or_default();
+    conditions
+        .iter()
+        .any(|condition| matches!(condition.type_.as_str(), "Approved" | "Denied" | "Failed"))
 }
 
 fn first(request: &CertificateSigningRequest, token: &str, live: &[&Enrollment]) -> Decision {
     let of = |enrollment: &&&Enrollment| {
-        enrollment.status.as_ref().and_then(|status| status.token_id.as_deref()) == Some(token)
+        enrollment
+            .status
+            .as_ref()
+            .and_then(|status| status.token_id.as_deref())
+            == Some(token)
     };
     let Some(enrollment) = live.iter().find(of) else {
-        return deny("TokenUnknown", format!("token {token} is of no live claim"), Some(token), None);
+        return deny(
+            "TokenUnknown",
+            format!("token {token} is of no live claim"),
+            Some(token),
+            None,
+        );
     };
     let name = enrollment.metadata.name.clone().unwrap_or_default();
     let deny = |code, message| deny(code, message, Some(token), Some(&name));
     let status = enrollment.status.as_ref();
     let used = status.and_then(|status| status.approved_request.as_deref());
     if used.is_some() && used != request.metadata.uid.as_deref() {
-        return deny("TokenUsed", format!("token {token} has joined a node already; it joins one"));
+        return deny(
+            "TokenUsed",
+            format!("token {token} has joined a node already; it joins one"),
+        );
     }
     match exact(request, &enrollment.spec.node_name) {
         Ok(()) => Decision::Join { enrollment: name },
@@ -149,10 +174,18 @@ fn first(request: &CertificateSigningRequest, token: &str, live: &[&Enrollment])
 fn renewal(request: &CertificateSigningRequest, node: &str, live: &[&Enrollment]) -> Decision {
     let joined = |enrollment: &&&Enrollment| {
         enrollment.spec.node_name == node
-            && enrollment.status.as_ref().is_some_and(|status| status.approved_request.is_some())
+            && enrollment
+                .status
+                .as_ref()
+                .is_some_and(|status| status.approved_request.is_some())
     };
     let Some(enrollment) = live.iter().find(joined) else {
-        return deny("NodeUnknown", format!("node {node} is of no live claim"), None, None);
+        return deny(
+            "NodeUnknown",
+            format!("node {node} is of no live claim"),
+            None,
+            None,
+        );
     };
     let name = enrollment.metadata.name.clone().unwrap_or_default();
     match exact(request, node) {
@@ -171,18 +204,33 @@ fn exact(request: &CertificateSigningRequest, node: &str) -> Result<(), (&'stati
         || count("client auth") != 1
         || count("key encipherment") > 1
     {
-        return Err(("UsageRefused", format!("usages [{}] are not those of a kubelet's client", usages.join(", "))));
+        return Err((
+            "UsageRefused",
+            format!(
+                "usages [{}] are not those of a kubelet's client",
+                usages.join(", ")
+            ),
+        ));
     }
     let subject = parse(&request.spec.request.0).map_err(|message| ("RequestUnreadable", message))?;
     if subject.names.len() != 1 || subject.names[0].strip_prefix(NODE) != Some(node) {
         let asked = subject.names.join(", ");
-        return Err(("NameRefused", format!("the name reserved is {NODE}{node}, not {asked:?}")));
+        return Err((
+            "NameRefused",
+            format!("the name reserved is {NODE}{node}, not {asked:?}"),
+        ));
     }
     if subject.organizations != [NODES] || subject.more {
-        return Err(("OrganizationRefused", format!("the organisation must be {NODES} and stand alone")));
+        return Err((
+            "OrganizationRefused",
+            format!("the organisation must be {NODES} and stand alone"),
+        ));
     }
     if subject.alternative_names {
-        return Err(("AlternativeNamesRefused", "a kubelet's client certificate has no other names".to_owned()));
+        return Err((
+            "AlternativeNamesRefused",
+            "a kubelet's client certificate has no other names".to_owned(),
+        ));
     }
     Ok(())
 }

@@ -96,7 +96,9 @@ pub fn is_of(claim: &NodeClaim, owner: Owner<'_>, pool: &str) -> bool {
 #[must_use]
 pub fn pool_of<'a>(claim: &'a NodeClaim, owner: Owner<'_>) -> Option<&'a str> {
     let labels = claim.metadata.labels.as_ref()?;
-    let tenant = labels.get(names::TENANT_UID).is_some_and(|uid| uid == owner.uid());
+    let tenant = labels
+        .get(names::TENANT_UID)
+        .is_some_and(|uid| uid == owner.uid());
     let pool = labels.get(names::POOL)?;
     (tenant && claim.metadata.namespace == owner.tenant.metadata.namespace).then_some(pool)
 }
@@ -115,14 +117,27 @@ pub fn orphaned(owner: Owner<'_>, pools: &[Pool], claims: &[&NodeClaim]) -> Vec<
 /// What a static pool needs. `claims` are all claims of the namespace; `free` counts free machines that would do, `None` is no bound.
 #[must_use]
 pub fn plan(owner: Owner<'_>, pool: &Pool, claims: &[&NodeClaim], free: Option<i64>, now: Timestamp) -> Plan {
-    let Kind::Static { quantity } = pool.kind else { return Plan::default() };
-    let mut live: Vec<&NodeClaim> =
-        claims.iter().copied().filter(|claim| is_live(claim) && is_of(claim, owner, &pool.name)).collect();
+    let Kind::Static { quantity } = pool.kind else {
+        return Plan::default();
+    };
+    let mut live: Vec<&NodeClaim> = claims
+        .iter()
+        .copied()
+        .filter(|claim| is_live(claim) && is_of(claim, owner, &pool.name))
+        .collect();
     let mut plan = Plan::default();
-    let excess = usize::try_from(i64::try_from(live.len()).unwrap_or(i64::MAX).saturating_sub(quantity)).unwrap_or(0);
+    let excess = usize::try_from(
+        i64::try_from(live.len())
+            .unwrap_or(i64::MAX)
+            .saturating_sub(quantity),
+    )
+    .unwrap_or(0);
     if excess > 0 {
         live.sort_by_key(|claim| keep_rank(claim));
-        plan.deletes = live[..excess].iter().map(|claim| going(claim, "ScaledDown")).collect();
+        plan.deletes = live[..excess]
+            .iter()
+            .map(|claim| going(claim, "ScaledDown"))
+            .collect();
         live.drain(..excess);
     }
     let mut attempts = Vec::new();
@@ -137,17 +152,30 @@ pub fn plan(owner: Owner<'_>, pool: &Pool, claims: &[&NodeClaim], free: Option<i
             return true;
         }
         plan.deletes.push(going(claim, "Replaced"));
-        attempts.push(if had_joined(claim) { 0 } else { attempt.saturating_add(1) });
+        attempts.push(if had_joined(claim) {
+            0
+        } else {
+            attempt.saturating_add(1)
+        });
         false
     });
     let held = i64::try_from(live.len()).unwrap_or(i64::MAX);
     let bound = i64::try_from(live.iter().filter(|claim| is_bound(claim)).count()).unwrap_or(i64::MAX);
-    let room = free.map_or(i64::MAX, |free| bound.saturating_add(free.max(0)).saturating_add(AHEAD));
+    let room = free.map_or(i64::MAX, |free| {
+        bound.saturating_add(free.max(0)).saturating_add(AHEAD)
+    });
     let wanted = quantity.min(room).saturating_sub(held).max(0);
     let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
     plan.more = wanted > BATCH;
-    let mut used: BTreeSet<u32> = live.iter().filter_map(|claim| slot_of(claim, owner, &pool.name)).map(|slot| slot.number).collect();
-    let mut taken: BTreeSet<&str> = claims.iter().filter_map(|claim| claim.metadata.name.as_deref()).collect();
+    let mut used: BTreeSet<u32> = live
+        .iter()
+        .filter_map(|claim| slot_of(claim, owner, &pool.name))
+        .map(|slot| slot.number)
+        .collect();
+    let mut taken: BTreeSet<&str> = claims
+        .iter()
+        .filter_map(|claim| claim.metadata.name.as_deref())
+        .collect();
     let fresh: Vec<(Slot, String)> = (0..)
         .filter(|number| used.insert(*number))
         .take(wanted.min(BATCH))
@@ -155,8 +183,10 @@ pub fn plan(owner: Owner<'_>, pool: &Pool, claims: &[&NodeClaim], free: Option<i
         .collect();
     taken.extend(fresh.iter().map(|(_, name)| name.as_str()));
     let mut attempts = attempts.into_iter();
-    plan.creates =
-        fresh.iter().map(|(slot, name)| claim(owner, pool, name, *slot, attempts.next().unwrap_or(0))).collect();
+    plan.creates = fresh
+        .iter()
+        .map(|(slot, name)| claim(owner, pool, name, *slot, attempts.next().unwrap_or(0)))
+        .collect();
     plan
 }
 
@@ -198,11 +228,17 @@ fn is_failed(claim: &NodeClaim) -> bool {
 
 fn is_bound(claim: &NodeClaim) -> bool {
     claim.spec.type_ref.as_ref().is_some_and(|name| !name.is_empty())
-        || claim.status.as_ref().is_some_and(|status| status.machine.is_some())
+        || claim
+            .status
+            .as_ref()
+            .is_some_and(|status| status.machine.is_some())
 }
 
 fn had_joined(claim: &NodeClaim) -> bool {
-    claim.status.as_ref().is_some_and(|status| status.node_uid.is_some())
+    claim
+        .status
+        .as_ref()
+        .is_some_and(|status| status.node_uid.is_some())
 }
 
 /// Lowest goes first: unready (those without a machine before the others), then marked, then newest.
@@ -214,7 +250,13 @@ fn keep_rank(claim: &NodeClaim) -> (bool, bool, bool, Reverse<Option<Timestamp>>
     let available = is_available(claim);
     let created = claim.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let name = claim.metadata.name.clone().unwrap_or_default();
-    (available, !available && is_bound(claim), !marked, Reverse(created), Reverse(name))
+    (
+        available,
+        !available && is_bound(claim),
+        !marked,
+        Reverse(created),
+        Reverse(name),
+    )
 }
 
 fn since_failed(claim: &NodeClaim, now: Timestamp) -> Duration {
@@ -247,17 +289,27 @@ fn going(claim: &NodeClaim, why: &'static str) -> Going {
 }
 
 fn annotation<'a>(claim: &'a NodeClaim, key: &str) -> Option<&'a str> {
-    claim.metadata.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str)
+    claim
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(key))
+        .map(String::as_str)
 }
 
 fn attempt_of(claim: &NodeClaim) -> u32 {
-    annotation(claim, names::ATTEMPT).and_then(|text| text.parse().ok()).unwrap_or(0)
+    annotation(claim, names::ATTEMPT)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
 }
 
 /// The slot that a claim says it has, if its name bears it out.
 fn slot_of(claim: &NodeClaim, owner: Owner<'_>, pool: &str) -> Option<Slot> {
     let (number, round) = annotation(claim, names::SLOT)?.split_once('.')?;
-    let slot = Slot { number: number.parse().ok()?, round: round.parse().ok()? };
+    let slot = Slot {
+        number: number.parse().ok()?,
+        round: round.parse().ok()?,
+    };
     (claim.metadata.name.as_deref() == Some(&name(owner, pool, slot))).then_some(slot)
 }
 
@@ -275,12 +327,21 @@ fn free_name(owner: Owner<'_>, pool: &str, number: u32, taken: &BTreeSet<&str>) 
 
 fn name(owner: Owner<'_>, pool: &str, slot: Slot) -> String {
     let mut hash = Sha256::new();
-    for part in [owner.uid(), pool, &slot.number.to_string(), &slot.round.to_string()] {
+    for part in [
+        owner.uid(),
+        pool,
+        &slot.number.to_string(),
+        &slot.round.to_string(),
+    ] {
         hash.update(part);
         hash.update([0]);
     }
     let digest = hash.finalize();
-    let mut number = u64::from_be_bytes(digest[..8].try_into().expect("a digest has more than eight bytes"));
+    let mut number = u64::from_be_bytes(
+        digest[..8]
+            .try_into()
+            .expect("a digest has more than eight bytes"),
+    );
     let base = ALPHABET.len() as u64;
     let tail: String = (0..TAIL)
         .map(|_| {
@@ -311,7 +372,10 @@ fn spec(owner: Option<Owner<'_>>, pool: &Pool) -> NodeClaimSpec {
 fn claim(owner: Owner<'_>, pool: &Pool, name: &str, slot: Slot, attempt: u32) -> NodeClaim {
     let mut claim = NodeClaim::new(name, spec(Some(owner), pool));
     let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-    claim.metadata.namespace.clone_from(&owner.tenant.metadata.namespace);
+    claim
+        .metadata
+        .namespace
+        .clone_from(&owner.tenant.metadata.namespace);
     claim.metadata.labels = Some(
         [
             label(names::POOL, &pool.name),
@@ -343,7 +407,11 @@ mod tests;
 
 /// For the sibling module and the tests.
 fn live_of<'a>(owner: Owner<'_>, pool: &Pool, claims: &[&'a NodeClaim]) -> Vec<&'a NodeClaim> {
-    claims.iter().copied().filter(|claim| is_live(claim) && is_of(claim, owner, &pool.name)).collect()
+    claims
+        .iter()
+        .copied()
+        .filter(|claim| is_live(claim) && is_of(claim, owner, &pool.name))
+        .collect()
 }
 
 /// An empty status of a pool.
@@ -352,5 +420,10 @@ fn blank(pool: &Pool) -> PoolStatus {
         Kind::Static { quantity } => quantity,
         Kind::Dynamic => 0,
     };
-    PoolStatus { name: pool.name.clone(), provider: pool.provider.clone(), quantity, ..PoolStatus::default() }
+    PoolStatus {
+        name: pool.name.clone(),
+        provider: pool.provider.clone(),
+        quantity,
+        ..PoolStatus::default()
+    }
 }

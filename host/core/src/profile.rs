@@ -50,11 +50,19 @@ pub fn candidates(
     project: Option<&str>,
     exists: impl Fn(&str) -> bool,
 ) -> Vec<Candidate> {
-    [(EXPLICIT, explicit), (TENANT_DEFAULT, tenant), (PROJECT_DEFAULT, project)]
-        .into_iter()
-        .filter_map(|(source, name)| Some((source, name.filter(|name| !name.is_empty())?)))
-        .map(|(source, name)| Candidate { source: source.to_owned(), profile: name.to_owned(), exists: exists(name) })
-        .collect()
+    [
+        (EXPLICIT, explicit),
+        (TENANT_DEFAULT, tenant),
+        (PROJECT_DEFAULT, project),
+    ]
+    .into_iter()
+    .filter_map(|(source, name)| Some((source, name.filter(|name| !name.is_empty())?)))
+    .map(|(source, name)| Candidate {
+        source: source.to_owned(),
+        profile: name.to_owned(),
+        exists: exists(name),
+    })
+    .collect()
 }
 
 /// What resolves for a node now.
@@ -167,7 +175,11 @@ impl Work<'_> {
     fn profile_name(&self) -> Option<&str> {
         match self.assignment {
             Assignment::Profile(assigned) => assigned.choice.name.as_deref(),
-            Assignment::Unknown => self.memory.profile.as_ref().and_then(|choice| choice.name.as_deref()),
+            Assignment::Unknown => self
+                .memory
+                .profile
+                .as_ref()
+                .and_then(|choice| choice.name.as_deref()),
             Assignment::Nothing | Assignment::Revoked(_) => None,
         }
     }
@@ -181,7 +193,13 @@ pub fn next(view: &View<'_>) -> Turn {
     let annotations = keys::annotations(&mut work);
     let taints = taints::taints(&mut work);
     // On the Node the word stands together with the taints; only the memory knows of a write that is under way.
-    let startup = taints.startup.map(|state| if state == APPLYING { APPLIED.to_owned() } else { state });
+    let startup = taints.startup.map(|state| {
+        if state == APPLYING {
+            APPLIED.to_owned()
+        } else {
+            state
+        }
+    });
     let adds_startup = startup.as_deref() == Some(APPLIED) && taints.adds_startup;
     let done = Applied {
         node_uid: view.node.metadata.uid.clone(),
@@ -211,7 +229,10 @@ pub fn next(view: &View<'_>) -> Turn {
     sync(&mut outcome, view);
     let told = std::mem::take(&mut work.told);
     if view.contested && patch.is_some() {
-        return Turn { outcome: contested(view), ..Turn::default() };
+        return Turn {
+            outcome: contested(view),
+            ..Turn::default()
+        };
     }
     let before = intent.as_ref().unwrap_or(view.memory);
     Turn {
@@ -229,7 +250,10 @@ fn work<'a>(view: &View<'a>) -> Work<'a> {
     let fresh = recorded.node_uid.as_deref() != uid || uid.is_none();
     let applied = if fresh {
         // Of an earlier Node only the startup taints matter: they are stripped if the kubelet brings them back.
-        Applied { startup_taints: recorded.startup_taints, ..Applied::default() }
+        Applied {
+            startup_taints: recorded.startup_taints,
+            ..Applied::default()
+        }
     } else {
         recorded
     };
@@ -238,22 +262,39 @@ fn work<'a>(view: &View<'a>) -> Work<'a> {
         node: view.node,
         memory: view.memory,
         fresh,
-        registered_anew: fresh && view.memory.applied.as_ref().is_some_and(|applied| applied.node_uid.is_some()),
+        registered_anew: fresh
+            && view
+                .memory
+                .applied
+                .as_ref()
+                .is_some_and(|applied| applied.node_uid.is_some()),
         settled: !fresh && applied.profile.is_some() && applied.profile == now,
         applied,
-        joined: view.memory.joined.clone().unwrap_or_else(|| joined_with(view.claim)),
+        joined: view
+            .memory
+            .joined
+            .clone()
+            .unwrap_or_else(|| joined_with(view.claim)),
         assignment: view.assignment,
         ready: is_ready(view.node),
         told: Vec::new(),
         corrections: 0,
-        clashes: if fresh || changed_profile(view) { Vec::new() } else { view.memory.clashes.clone() },
+        clashes: if fresh || changed_profile(view) {
+            Vec::new()
+        } else {
+            view.memory.clashes.clone()
+        },
     }
 }
 
 fn changed_profile(view: &View<'_>) -> bool {
     match view.assignment {
         Assignment::Profile(assigned) => {
-            view.memory.profile.as_ref().and_then(|choice| choice.name.as_ref()) != assigned.choice.name.as_ref()
+            view.memory
+                .profile
+                .as_ref()
+                .and_then(|choice| choice.name.as_ref())
+                != assigned.choice.name.as_ref()
         }
         Assignment::Nothing | Assignment::Revoked(_) => true,
         Assignment::Unknown => false,
@@ -262,7 +303,9 @@ fn changed_profile(view: &View<'_>) -> bool {
 
 /// What a claim gives its node; a key that was protected after the claim was accepted stays out.
 fn joined_with(claim: Option<&NodeClaimSpec>) -> JoinedWith {
-    let Some(claim) = claim else { return JoinedWith::default() };
+    let Some(claim) = claim else {
+        return JoinedWith::default();
+    };
     let allowed = |taint: &&k8s_openapi::api::core::v1::Taint| protected::taint(&taint.key).is_none();
     JoinedWith {
         labels: claim
@@ -294,7 +337,11 @@ pub fn is_ready(node: &Node) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-fn patch(labels: Map<String, Value>, annotations: Map<String, Value>, taints: Option<Value>) -> Option<Value> {
+fn patch(
+    labels: Map<String, Value>,
+    annotations: Map<String, Value>,
+    taints: Option<Value>,
+) -> Option<Value> {
     let mut patch = json!({});
     if !labels.is_empty() {
         patch["metadata"]["labels"] = Value::Object(labels);
@@ -305,7 +352,10 @@ fn patch(labels: Map<String, Value>, annotations: Map<String, Value>, taints: Op
     if let Some(taints) = taints {
         patch["spec"]["taints"] = taints;
     }
-    patch.as_object().is_some_and(|fields| !fields.is_empty()).then_some(patch)
+    patch
+        .as_object()
+        .is_some_and(|fields| !fields.is_empty())
+        .then_some(patch)
 }
 
 /// The memory with what every turn knows already.
@@ -357,7 +407,11 @@ fn intent(
             && within(&known.taints, &recorded.taints)
             && within(&known.startup_taints, &recorded.startup_taints)
     });
-    let state = if adds_startup { Some(APPLYING.to_owned()) } else { outcome.startup_taints.clone() };
+    let state = if adds_startup {
+        Some(APPLYING.to_owned())
+    } else {
+        outcome.startup_taints.clone()
+    };
     let starts = outcome.startup_taints.as_deref() == Some(APPLIED) && view.memory.startup_taints != state;
     if covered && !starts && view.memory.joined.is_some() {
         return None;
@@ -378,26 +432,43 @@ fn sync(outcome: &mut EnrollmentStatus, view: &View<'_>) {
     let text;
     let fact = match view.assignment {
         Assignment::Profile(assigned) => {
-            text = format!("as profile {} says", assigned.choice.name.as_deref().unwrap_or_default());
+            text = format!(
+                "as profile {} says",
+                assigned.choice.name.as_deref().unwrap_or_default()
+            );
             Fact::yes(IN_SYNC, IN_SYNC, &text)
         }
         Assignment::Nothing => Fact::yes(IN_SYNC, "NoProfile", "no profile is named for this node"),
         Assignment::Revoked(reason) => {
-            text = format!("{}; owned taints stay until another profile resolves or an operator removes them", reason.text());
+            text = format!(
+                "{}; owned taints stay until another profile resolves or an operator removes them",
+                reason.text()
+            );
             Fact::no(IN_SYNC, &reason.code, &text)
         }
         Assignment::Unknown => return,
     };
     conditions::set(&mut outcome.conditions, &fact, None, view.now);
     if conditions::find(&outcome.conditions, CONTESTED).is_some() && !view.contested {
-        conditions::set(&mut outcome.conditions, &Fact::not_yet(CONTESTED, "Settled", ""), None, view.now);
+        conditions::set(
+            &mut outcome.conditions,
+            &Fact::not_yet(CONTESTED, "Settled", ""),
+            None,
+            view.now,
+        );
     }
 }
 
 fn contested(view: &View<'_>) -> Option<EnrollmentStatus> {
     let mut memory = view.memory.clone();
     let message = "something keeps changing keys of this node that its profile sets; the host waits longer between its corrections";
-    conditions::set(&mut memory.conditions, &Fact::yes(CONTESTED, CONTESTED, message), None, view.now).then_some(memory)
+    conditions::set(
+        &mut memory.conditions,
+        &Fact::yes(CONTESTED, CONTESTED, message),
+        None,
+        view.now,
+    )
+    .then_some(memory)
 }
 
 #[cfg(test)]

@@ -12,11 +12,20 @@ pub const CODE: &str = "PropertyNotAllowed";
 /// Keys that pools and claims of this provider may set.
 #[must_use]
 pub fn allowed(provider: &NodeProvider) -> BTreeSet<String> {
-    let listed = provider.metadata.annotations.as_ref().and_then(|all| all.get(names::TENANT_PROPERTIES));
+    let listed = provider
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(names::TENANT_PROPERTIES));
     names::TENANT_KEYS
         .iter()
         .map(|key| (*key).to_owned())
-        .chain(listed.into_iter().flat_map(|text| values(text)).map(ToOwned::to_owned))
+        .chain(
+            listed
+                .into_iter()
+                .flat_map(|text| values(text))
+                .map(ToOwned::to_owned),
+        )
         .collect()
 }
 
@@ -48,7 +57,11 @@ pub fn values(text: &str) -> impl Iterator<Item = &str> {
 /// Properties in layers; the later one wins. (Provider, node type, environment, claim.)
 #[must_use]
 pub fn merged(layers: &[&BTreeMap<String, String>]) -> BTreeMap<String, String> {
-    layers.iter().flat_map(|layer| layer.iter()).map(|(key, value)| (key.clone(), value.clone())).collect()
+    layers
+        .iter()
+        .flat_map(|layer| layer.iter())
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -66,13 +79,19 @@ mod tests {
 
     #[test]
     fn only_built_in_and_listed_keys_may_be_set() {
-        let keys: Vec<String> =
-            ["vcluster.com/os-image", "metal3.vcluster.com/image-url", "vcluster.com/network-environment"]
-                .map(ToOwned::to_owned)
-                .into();
+        let keys: Vec<String> = [
+            "vcluster.com/os-image",
+            "metal3.vcluster.com/image-url",
+            "vcluster.com/network-environment",
+        ]
+        .map(ToOwned::to_owned)
+        .into();
         let path = |key: &str| format!("spec.properties[{key:?}]");
         let refused_keys = |listed| -> Vec<String> {
-            refused(keys.iter(), &provider(listed), path).into_iter().map(|problem| problem.path).collect()
+            refused(keys.iter(), &provider(listed), path)
+                .into_iter()
+                .map(|problem| problem.path)
+                .collect()
         };
         assert_eq!(
             refused_keys(None),
@@ -90,7 +109,10 @@ mod tests {
     #[test]
     fn the_later_layer_wins() {
         let layer = |value: &str| BTreeMap::from([("k".to_owned(), value.to_owned())]);
-        assert_eq!(merged(&[&layer("provider"), &layer("type"), &layer("claim")])["k"], "claim");
+        assert_eq!(
+            merged(&[&layer("provider"), &layer("type"), &layer("claim")])["k"],
+            "claim"
+        );
         assert_eq!(values("a, b,,c").collect::<Vec<_>>(), ["a", "b", "c"]);
     }
 }

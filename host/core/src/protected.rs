@@ -34,7 +34,11 @@ impl Protected {
     /// The refusal at a place.
     #[must_use]
     pub fn at(self, path: &str) -> Problem {
-        Problem { path: path.to_owned(), code: CODE, message: self.0 }
+        Problem {
+            path: path.to_owned(),
+            code: CODE,
+            message: self.0,
+        }
     }
 }
 
@@ -42,7 +46,9 @@ impl Protected {
 #[must_use]
 pub fn label(key: &str) -> Option<Protected> {
     if key == names::NODE_PROFILE {
-        return Some(Protected(format!("{key} is set by the host from the profile that it assigned; use `profile` to ask for one")));
+        return Some(Protected(format!(
+            "{key} is set by the host from the profile that it assigned; use `profile` to ask for one"
+        )));
     }
     ours(key).or_else(|| kubernetes(key, &KNOWN_LABELS))
 }
@@ -82,16 +88,25 @@ pub fn check_property(path: &str, key: &str) -> Result<(), Reason> {
 fn ours(key: &str) -> Option<Protected> {
     let prefix = key.split_once('/')?.0;
     let ours = prefix == "hostler.dev" || prefix.ends_with(".hostler.dev");
-    ours.then(|| Protected(format!("{key} belongs to the host's own bookkeeping; use a key of your own domain")))
+    ours.then(|| {
+        Protected(format!(
+            "{key} belongs to the host's own bookkeeping; use a key of your own domain"
+        ))
+    })
 }
 
 fn kubernetes(key: &str, known: &[&str]) -> Option<Protected> {
     let prefix = key.split_once('/')?.0;
-    let theirs = ["kubernetes.io", "k8s.io"]
-        .iter()
-        .any(|domain| prefix.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')));
-    (theirs && !known.contains(&key))
-        .then(|| Protected(format!("{key} is a key of Kubernetes that may not be set here; use a key of your own domain")))
+    let theirs = ["kubernetes.io", "k8s.io"].iter().any(|domain| {
+        prefix
+            .strip_suffix(domain)
+            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    });
+    (theirs && !known.contains(&key)).then(|| {
+        Protected(format!(
+            "{key} is a key of Kubernetes that may not be set here; use a key of your own domain"
+        ))
+    })
 }
 
 /// What is wrong with one label.
@@ -121,7 +136,10 @@ pub(crate) fn taint_problems(path: &str, taints: &[Taint]) -> Vec<Problem> {
             problems.push(Problem::new(format!("{path}.value"), message));
         }
         if !seen.insert((&one.key, &one.effect)) {
-            let message = format!("{}:{} stands there twice; a node has one taint for a key and effect", one.key, one.effect);
+            let message = format!(
+                "{}:{} stands there twice; a node has one taint for a key and effect",
+                one.key, one.effect
+            );
             problems.push(Problem::new(path, message));
         }
     }
@@ -159,7 +177,11 @@ pub fn in_claim(spec: &NodeClaimSpec) -> Vec<Problem> {
         .collect();
     problems.extend(taint_problems("spec.taints", &spec.taints));
     problems.extend(taint_problems("spec.startupTaints", &spec.startup_taints));
-    problems.extend(spec.properties.keys().filter_map(|key| Some(property(key)?.at(&format!("spec.properties[{key:?}]")))));
+    problems.extend(
+        spec.properties
+            .keys()
+            .filter_map(|key| Some(property(key)?.at(&format!("spec.properties[{key:?}]")))),
+    );
     problems
 }
 
@@ -191,15 +213,30 @@ mod tests {
 
     #[test]
     fn every_place_of_a_profile_is_checked_by_path() {
-        let taint = |key: &str, effect: &str| Taint { key: key.into(), effect: effect.into(), ..Taint::default() };
+        let taint = |key: &str, effect: &str| Taint {
+            key: key.into(),
+            effect: effect.into(),
+            ..Taint::default()
+        };
         let spec = NodeProfileSpec {
-            node_labels: [("node-restriction.kubernetes.io/x".into(), "y".into()), ("ok".into(), "not ok".into())].into(),
+            node_labels: [
+                ("node-restriction.kubernetes.io/x".into(), "y".into()),
+                ("ok".into(), "not ok".into()),
+            ]
+            .into(),
             node_annotations: [("profile.hostler.dev/owned-taints".into(), "[]".into())].into(),
-            taints: vec![taint("a", "NoSchedule"), taint("a", "NoSchedule"), taint("b", "Never")],
+            taints: vec![
+                taint("a", "NoSchedule"),
+                taint("a", "NoSchedule"),
+                taint("b", "Never"),
+            ],
             startup_taints: vec![taint("node.kubernetes.io/not-ready", "NoSchedule")],
             ..NodeProfileSpec::default()
         };
-        let paths: Vec<String> = in_profile(&spec).into_iter().map(|problem| problem.path).collect();
+        let paths: Vec<String> = in_profile(&spec)
+            .into_iter()
+            .map(|problem| problem.path)
+            .collect();
         assert_eq!(
             paths,
             [

@@ -39,7 +39,11 @@ impl From<&NodeType> for TypeFacts {
         let full_name = object.metadata.name.clone().unwrap_or_default();
         let prefix = format!("{}.", object.spec.provider_ref);
         let short_name = full_name.strip_prefix(&prefix).unwrap_or(&full_name).to_owned();
-        Self { full_name, short_name, properties: object.spec.properties.clone() }
+        Self {
+            full_name,
+            short_name,
+            properties: object.spec.properties.clone(),
+        }
     }
 }
 
@@ -75,8 +79,16 @@ pub struct Shown(pub Requirement);
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Requirement { key, operator, values } = &self.0;
-        if values.is_empty() { write!(f, "{key} {operator}") } else { write!(f, "{key} {operator} [{}]", values.join(", ")) }
+        let Requirement {
+            key,
+            operator,
+            values,
+        } = &self.0;
+        if values.is_empty() {
+            write!(f, "{key} {operator}")
+        } else {
+            write!(f, "{key} {operator} [{}]", values.join(", "))
+        }
     }
 }
 
@@ -112,23 +124,32 @@ pub fn problem(requirement: &Requirement) -> Option<(&'static str, String)> {
         return Some(("key", message));
     }
     let Some(operator) = Operator::parse(&requirement.operator) else {
-        let message =
-            format!("{:?} is no operator; use In, NotIn, Exists, DoesNotExist, Gt or Lt", requirement.operator);
+        let message = format!(
+            "{:?} is no operator; use In, NotIn, Exists, DoesNotExist, Gt or Lt",
+            requirement.operator
+        );
         return Some(("operator", message));
     };
     let values = &requirement.values;
     match operator {
-        Operator::In | Operator::NotIn if values.is_empty() => {
-            Some(("values", format!("are missing; {} compares with at least one", requirement.operator)))
-        }
-        Operator::In | Operator::NotIn => values.iter().find_map(|value| Some(("values", syntax::label_value(value).err()?))),
-        Operator::Exists | Operator::DoesNotExist if !values.is_empty() => {
-            Some(("values", format!("say nothing to {}; remove them", requirement.operator)))
-        }
+        Operator::In | Operator::NotIn if values.is_empty() => Some((
+            "values",
+            format!("are missing; {} compares with at least one", requirement.operator),
+        )),
+        Operator::In | Operator::NotIn => values
+            .iter()
+            .find_map(|value| Some(("values", syntax::label_value(value).err()?))),
+        Operator::Exists | Operator::DoesNotExist if !values.is_empty() => Some((
+            "values",
+            format!("say nothing to {}; remove them", requirement.operator),
+        )),
         Operator::Exists | Operator::DoesNotExist => None,
         Operator::Gt | Operator::Lt => match values.as_slice() {
             [one] if one.parse::<i64>().is_ok() => None,
-            _ => Some(("values", format!("must be one whole number for {}", requirement.operator))),
+            _ => Some((
+                "values",
+                format!("must be one whole number for {}", requirement.operator),
+            )),
         },
     }
 }
@@ -139,11 +160,16 @@ pub fn problem(requirement: &Requirement) -> Option<(&'static str, String)> {
 /// The first that it does not meet.
 pub fn matches(requirements: &[Requirement], facts: &TypeFacts) -> Result<(), Mismatch> {
     for (index, requirement) in requirements.iter().enumerate() {
-        let earlier = requirements[..index].iter().any(|other| other.key == requirement.key);
+        let earlier = requirements[..index]
+            .iter()
+            .any(|other| other.key == requirement.key);
         if earlier {
             continue;
         }
-        let same: Vec<&Requirement> = requirements.iter().filter(|other| other.key == requirement.key).collect();
+        let same: Vec<&Requirement> = requirements
+            .iter()
+            .filter(|other| other.key == requirement.key)
+            .collect();
         if let Some(failed) = first_unmet(&same, facts) {
             return Err(Mismatch {
                 type_name: facts.full_name.clone(),
@@ -159,8 +185,10 @@ pub fn matches(requirements: &[Requirement], facts: &TypeFacts) -> Result<(), Mi
 #[must_use]
 pub fn selects_by_name(requirements: &[Requirement]) -> bool {
     requirements.iter().any(|requirement| {
-        matches!(requirement.key.as_str(), names::PROPERTY_NODE_TYPE | INSTANCE_TYPE)
-            && Operator::parse(&requirement.operator) == Some(Operator::In)
+        matches!(
+            requirement.key.as_str(),
+            names::PROPERTY_NODE_TYPE | INSTANCE_TYPE
+        ) && Operator::parse(&requirement.operator) == Some(Operator::In)
     })
 }
 
@@ -168,21 +196,33 @@ fn first_unmet<'a>(same: &[&'a Requirement], facts: &TypeFacts) -> Option<&'a Re
     let key = &same.first()?.key;
     let Some(has) = facts.property(key) else {
         return same.iter().copied().find(|requirement| {
-            !matches!(Operator::parse(&requirement.operator), Some(Operator::NotIn | Operator::DoesNotExist))
+            !matches!(
+                Operator::parse(&requirement.operator),
+                Some(Operator::NotIn | Operator::DoesNotExist)
+            )
         });
     };
     // Both spellings of a type's name are one value.
     let spelt = |value: &str| {
-        if key == names::PROPERTY_NODE_TYPE && value == facts.short_name { facts.full_name.clone() } else { value.to_owned() }
+        if key == names::PROPERTY_NODE_TYPE && value == facts.short_name {
+            facts.full_name.clone()
+        } else {
+            value.to_owned()
+        }
     };
     let mut candidates: Vec<String> = if has == "*" {
-        let named = same.iter().find(|requirement| Operator::parse(&requirement.operator) == Some(Operator::In));
+        let named = same
+            .iter()
+            .find(|requirement| Operator::parse(&requirement.operator) == Some(Operator::In));
         match named {
             Some(requirement) => requirement.values.iter().map(|value| spelt(value)).collect(),
             // Any value will do: only a demand that there be none can fail.
             None => {
                 return same.iter().copied().find(|requirement| {
-                    matches!(Operator::parse(&requirement.operator), Some(Operator::DoesNotExist) | None)
+                    matches!(
+                        Operator::parse(&requirement.operator),
+                        Some(Operator::DoesNotExist) | None
+                    )
                 });
             }
         }
@@ -200,7 +240,12 @@ fn first_unmet<'a>(same: &[&'a Requirement], facts: &TypeFacts) -> Option<&'a Re
 
 fn allows(requirement: &Requirement, value: &str, spelt: &impl Fn(&str) -> String) -> bool {
     let listed = || requirement.values.iter().any(|wanted| spelt(wanted) == value);
-    let bound = || Some((value.parse::<i64>().ok()?, requirement.values.first()?.parse::<i64>().ok()?));
+    let bound = || {
+        Some((
+            value.parse::<i64>().ok()?,
+            requirement.values.first()?.parse::<i64>().ok()?,
+        ))
+    };
     match Operator::parse(&requirement.operator) {
         Some(Operator::In) => listed(),
         Some(Operator::NotIn) => !listed(),
@@ -263,7 +308,12 @@ mod tests {
     #[case::less("cores", "Lt", &["65"], true)]
     #[case::no_number("rack", "Lt", &["65"], false)]
     #[case::an_unknown_operator_never_matches("rack", "Like", &["r1"], false)]
-    fn one_requirement(#[case] key: &str, #[case] operator: &str, #[case] values: &[&str], #[case] fits: bool) {
+    fn one_requirement(
+        #[case] key: &str,
+        #[case] operator: &str,
+        #[case] values: &[&str],
+        #[case] fits: bool,
+    ) {
         assert_eq!(matches(&[need(key, operator, values)], &facts()).is_ok(), fits);
     }
 
@@ -271,7 +321,10 @@ mod tests {
     fn requirements_on_one_key_are_judged_together() {
         let both = [need("rack", "In", &["r1"]), need("rack", "NotIn", &["r1"])];
         let mismatch = matches(&both, &facts()).unwrap_err();
-        assert_eq!(mismatch.to_string(), "metal3.gpu-server has rack=r1,r2, rack NotIn [r1] is required");
+        assert_eq!(
+            mismatch.to_string(),
+            "metal3.gpu-server has rack=r1,r2, rack NotIn [r1] is required"
+        );
     }
 
     #[rstest]

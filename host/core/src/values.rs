@@ -43,8 +43,8 @@ pub struct PrivateNodes {
     pub default_profile: Option<String>,
     /// Every pool of `autoNodes`, in the order of the text; empty unless enabled.
     pub pools: Vec<Pool>,
-    /// The whole section as written, for what other parts of the host read of it.
-    pub raw: Value,
+    /// Paths that are written correctly and have no effect here yet.
+    pub unserved: Vec<String>,
 }
 
 /// One thing that is wrong, and where.
@@ -61,7 +61,11 @@ pub struct Problem {
 
 impl Problem {
     pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { path: path.into(), code: INVALID, message: message.into() }
+        Self {
+            path: path.into(),
+            code: INVALID,
+            message: message.into(),
+        }
     }
 }
 
@@ -80,7 +84,11 @@ pub fn parse(text: &str) -> Result<Values, Vec<Problem>> {
         return Err(problems);
     }
     let values = read(&tree, &mut problems);
-    if problems.is_empty() { Ok(values) } else { Err(problems) }
+    if problems.is_empty() {
+        Ok(values)
+    } else {
+        Err(problems)
+    }
 }
 
 /// All problems as one reason: the code of the first, at most five texts.
@@ -91,13 +99,19 @@ pub fn reason(problems: &[Problem]) -> Reason {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
-    Reason::new(problems.first().map_or(INVALID, |problem| problem.code), format!("{}{more}", told.join("; ")))
-        .remedy("mend spec.template.helmRelease.values; until then nothing is ordered and existing claims stay")
+    Reason::new(
+        problems.first().map_or(INVALID, |problem| problem.code),
+        format!("{}{more}", told.join("; ")),
+    )
+    .remedy("mend spec.template.helmRelease.values; until then nothing is ordered and existing claims stay")
 }
 
 fn tree(text: &str) -> Result<Value, Problem> {
     if text.len() > MAX_BYTES {
-        return Err(Problem::new("values", format!("{} bytes are too many, at most {MAX_BYTES} are read", text.len())));
+        return Err(Problem::new(
+            "values",
+            format!("{} bytes are too many, at most {MAX_BYTES} are read", text.len()),
+        ));
     }
     if text.trim().is_empty() {
         return Ok(Value::Null);
@@ -121,18 +135,30 @@ fn tree(text: &str) -> Result<Value, Problem> {
         emit_comments: false,
         with_snippet: false,
     };
-    let tree: Value = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| Problem::new("values", format!("not YAML that can be read: {}", one_line(&error.to_string()))))?;
+    let tree: Value = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+        Problem::new(
+            "values",
+            format!("not YAML that can be read: {}", one_line(&error.to_string())),
+        )
+    })?;
     if depth(&tree) > MAX_DEPTH {
-        return Err(Problem::new("values", format!("nested deeper than {MAX_DEPTH} levels")));
+        return Err(Problem::new(
+            "values",
+            format!("nested deeper than {MAX_DEPTH} levels"),
+        ));
     }
     Ok(tree)
 }
 
 fn read(tree: &Value, problems: &mut Vec<Problem>) -> Values {
-    let endpoint = shape::at(tree, &["controlPlane", "endpoint"]).and_then(Value::as_str).map(ToOwned::to_owned);
+    let endpoint = shape::at(tree, &["controlPlane", "endpoint"])
+        .and_then(Value::as_str)
+        .map(ToOwned::to_owned);
     let section = tree.get("privateNodes").filter(|section| !section.is_null());
-    let enabled = section.and_then(|section| section.get("enabled")).and_then(Value::as_bool).unwrap_or(false);
+    let enabled = section
+        .and_then(|section| section.get("enabled"))
+        .and_then(Value::as_bool)
+        .unwrap_or(false);
     if let Some(endpoint) = &endpoint {
         if let Err(message) = syntax::host_port(endpoint) {
             problems.push(Problem::new("controlPlane.endpoint", message));
@@ -144,7 +170,10 @@ fn read(tree: &Value, problems: &mut Vec<Problem>) -> Values {
         }
     }
     let Some(section) = section else {
-        return Values { endpoint, ..Values::default() };
+        return Values {
+            endpoint,
+            ..Values::default()
+        };
     };
     let default_profile = shape::text(section, "defaultProfile").map(ToOwned::to_owned);
     if let Some(profile) = &default_profile
@@ -159,9 +188,29 @@ fn read(tree: &Value, problems: &mut Vec<Problem>) -> Values {
             enabled,
             default_profile,
             pools: if enabled { pools } else { Vec::new() },
-            raw: section.clone(),
+            unserved: unserved(section),
         },
     }
+}
+
+/// Sections of `privateNodes` that are read and not acted upon.
+const UNSERVED: [&str; 5] = ["kubelet", "autoUpgrade", "joinNode", "vpn", "daemon"];
+
+/// Whoever writes something that has no effect is told so.
+fn unserved(section: &Value) -> Vec<String> {
+    let off = |value: &Value| value.get("enabled").and_then(Value::as_bool) == Some(false);
+    let says_something =
+        |value: &Value| value.as_object().is_some_and(|fields| !fields.is_empty()) && !off(value);
+    let sections = UNSERVED
+        .iter()
+        .filter(|key| section.get(**key).is_some_and(says_something));
+    let mut paths: Vec<String> = sections.map(|key| format!("privateNodes.{key}")).collect();
+    for (index, entry) in shape::list(section, "autoNodes").iter().enumerate() {
+        if !shape::list(entry, "dynamic").is_empty() {
+            paths.push(format!("privateNodes.autoNodes[{index}].dynamic"));
+        }
+    }
+    paths
 }
 
 fn depth(value: &Value) -> usize {
@@ -173,8 +222,18 @@ fn depth(value: &Value) -> usize {
 }
 
 fn one_line(text: &str) -> String {
-    let line: String = text.lines().next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
-    if line.chars().count() > 200 { line.chars().take(200).collect() } else { line }
+    let line: String = text
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .chars()
+        .filter(|c| !c.is_control())
+        .collect();
+    if line.chars().count() > 200 {
+        line.chars().take(200).collect()
+    } else {
+        line
+    }
 }
 
 #[cfg(test)]

@@ -30,7 +30,13 @@ impl Combined {
     /// A yes without anybody to ask.
     #[must_use]
     pub fn yes() -> Self {
-        Self { allowed: true, reasons: Vec::new(), warnings: Vec::new(), valid_for: None, judged: false }
+        Self {
+            allowed: true,
+            reasons: Vec::new(),
+            warnings: Vec::new(),
+            valid_for: None,
+            judged: false,
+        }
     }
 
     /// A no because the policies could not be looked up.
@@ -40,9 +46,16 @@ impl Combined {
         let reason = Reason {
             code: MISSING.to_owned(),
             message: found.message.clone(),
-            remedy: found.remedy.clone().or_else(|| Some("put the component into the plugin directory".to_owned())),
+            remedy: found
+                .remedy
+                .clone()
+                .or_else(|| Some("put the component into the plugin directory".to_owned())),
         };
-        Self { allowed: false, reasons: vec![reason], ..Self::yes() }
+        Self {
+            allowed: false,
+            reasons: vec![reason],
+            ..Self::yes()
+        }
     }
 
     /// Code of the first reason.
@@ -79,16 +92,20 @@ pub fn combine(answers: &[(String, Result<Verdict, Failure>)]) -> Combined {
                 all.allowed = false;
                 all.judged = true;
                 if verdict.reasons.is_empty() {
-                    let silent = Reason::new(DENIED, format!("policy {policy} denied this and gave no reason"))
-                        .remedy("ask who runs the policy");
+                    let silent =
+                        Reason::new(DENIED, format!("policy {policy} denied this and gave no reason"))
+                            .remedy("ask who runs the policy");
                     add(&mut all.reasons, [silent]);
                 }
                 add(&mut all.reasons, verdict.reasons.iter().cloned());
             }
             Err(failure) => {
                 all.allowed = false;
-                let reason = Reason::new(FAILED, format!("policy {policy} gave no answer: {}", failure.reason().message))
-                    .remedy("see the Plugin object of that name; no answer is a no");
+                let reason = Reason::new(
+                    FAILED,
+                    format!("policy {policy} gave no answer: {}", failure.reason().message),
+                )
+                .remedy("see the Plugin object of that name; no answer is a no");
                 add(&mut all.reasons, [reason]);
             }
         }
@@ -119,19 +136,33 @@ mod tests {
     use super::*;
 
     fn says(allowed: bool, reasons: &[&str]) -> Result<Verdict, Failure> {
-        let reasons = reasons.iter().map(|code| Reason::new(*code, format!("{code} it is")).remedy("mend it")).collect();
-        Ok(Verdict { allowed, reasons, valid_for: None })
+        let reasons = reasons
+            .iter()
+            .map(|code| Reason::new(*code, format!("{code} it is")).remedy("mend it"))
+            .collect();
+        Ok(Verdict {
+            allowed,
+            reasons,
+            valid_for: None,
+        })
     }
 
     fn asked(answers: Vec<Result<Verdict, Failure>>) -> Combined {
-        let named: Vec<_> =
-            answers.into_iter().enumerate().map(|(index, answer)| (format!("policy-{index}"), answer)).collect();
+        let named: Vec<_> = answers
+            .into_iter()
+            .enumerate()
+            .map(|(index, answer)| (format!("policy-{index}"), answer))
+            .collect();
         combine(&named)
     }
 
     #[test]
     fn any_denial_wins_and_every_reason_is_told_once() {
-        let all = asked(vec![says(true, &["Soon"]), says(false, &["TooMany"]), says(false, &["TooMany", "NotYours"])]);
+        let all = asked(vec![
+            says(true, &["Soon"]),
+            says(false, &["TooMany"]),
+            says(false, &["TooMany", "NotYours"]),
+        ]);
         assert!(!all.allowed && all.judged);
         assert_eq!(all.code(), "TooMany");
         assert_eq!(all.text(), "TooMany it is; mend it. NotYours it is; mend it");
@@ -140,10 +171,16 @@ mod tests {
 
     #[test]
     fn no_answer_is_a_no_that_nobody_judged() {
-        let all = asked(vec![says(true, &[]), Err(Failure::Faulty(Reason::new("Trap", "unreachable executed")))]);
+        let all = asked(vec![
+            says(true, &[]),
+            Err(Failure::Faulty(Reason::new("Trap", "unreachable executed"))),
+        ]);
         assert!(!all.allowed && !all.judged);
         assert_eq!(all.code(), FAILED);
-        assert!(all.text().contains("policy-1 gave no answer: unreachable executed"));
+        assert!(
+            all.text()
+                .contains("policy-1 gave no answer: unreachable executed")
+        );
         let missing = Combined::missing(&Failure::Missing(Reason::new("X", "policy-quota is not loaded")));
         assert!(!missing.allowed);
         assert_eq!(missing.code(), MISSING);
@@ -157,7 +194,13 @@ mod tests {
     #[test]
     fn nobody_asked_is_a_yes_and_the_shortest_validity_counts() {
         assert!(asked(Vec::new()).allowed);
-        let valid = |seconds| Ok(Verdict { allowed: true, reasons: Vec::new(), valid_for: seconds });
+        let valid = |seconds| {
+            Ok(Verdict {
+                allowed: true,
+                reasons: Vec::new(),
+                valid_for: seconds,
+            })
+        };
         let all = asked(vec![valid(None), valid(Some(90)), valid(Some(30))]);
         assert_eq!(all.valid_for, Some(Duration::from_secs(30)));
     }

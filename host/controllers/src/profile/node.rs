@@ -27,12 +27,21 @@ pub(super) struct Contests(Mutex<HashMap<String, Contest>>);
 
 impl Contests {
     fn resting(&self, uid: &str, ctx: &Ctx) -> Option<std::time::Duration> {
-        self.0.lock().expect("no holder panics").get(uid)?.resting(ctx.clock.now())
+        self.0
+            .lock()
+            .expect("no holder panics")
+            .get(uid)?
+            .resting(ctx.clock.now())
     }
 
     /// Notes a correction; true when it was one too many.
     fn corrected(&self, uid: &str, ctx: &Ctx) -> bool {
-        self.0.lock().expect("no holder panics").entry(uid.to_owned()).or_default().corrected(ctx.clock.now())
+        self.0
+            .lock()
+            .expect("no holder panics")
+            .entry(uid.to_owned())
+            .or_default()
+            .corrected(ctx.clock.now())
     }
 }
 
@@ -40,7 +49,9 @@ impl Contests {
 pub(super) async fn reconcile(node: Arc<Node>, shared: Arc<Tenant>) -> Result<Action> {
     let ctx = &shared.ctx;
     // A Node without a record is not ours: whoever runs the tenant may have his own.
-    let Some(record) = enrollment(ctx, &shared.api.uid, &node.name_any()) else { return Ok(Action::await_change()) };
+    let Some(record) = enrollment(ctx, &shared.api.uid, &node.name_any()) else {
+        return Ok(Action::await_change());
+    };
     if record.meta().deletion_timestamp.is_some() || node.meta().deletion_timestamp.is_some() {
         return Ok(Action::await_change());
     }
@@ -53,10 +64,15 @@ pub(super) async fn reconcile(node: Arc<Node>, shared: Arc<Tenant>) -> Result<Ac
             Some(_) | None => return Ok(Action::await_change()),
         },
     };
-    if claim.as_ref().is_some_and(|claim| claim.meta().deletion_timestamp.is_some()) {
+    if claim
+        .as_ref()
+        .is_some_and(|claim| claim.meta().deletion_timestamp.is_some())
+    {
         return Ok(Action::await_change());
     }
-    let Some(tenant) = tenant(ctx, &shared.api.uid) else { return Ok(Action::await_change()) };
+    let Some(tenant) = tenant(ctx, &shared.api.uid) else {
+        return Ok(Action::await_change());
+    };
     let memory = record.status.clone().unwrap_or_default();
     if memory.approved_request.is_none() {
         // It did not join by what the host signed: whatever it is called, it is not this machine's.
@@ -89,9 +105,13 @@ async fn resolve(
     memory: &EnrollmentStatus,
 ) -> Held {
     let namespace = tenant.namespace().unwrap_or_default();
-    let Some(project) = judge::project_of(ctx, &namespace) else { return Held::Unknown };
+    let Some(project) = judge::project_of(ctx, &namespace) else {
+        return Held::Unknown;
+    };
     let values = ctx.values.of(tenant);
-    let Ok(values) = values.as_ref() else { return Held::Unknown };
+    let Ok(values) = values.as_ref() else {
+        return Held::Unknown;
+    };
     let node = judge::Node {
         tenant,
         project: &project,
@@ -125,12 +145,22 @@ async fn act(
         patch::update(&nodes, &node.name_any(), &version, change.clone()).await?;
         let uid = record.uid().unwrap_or_default();
         if turn.corrections > 0 && shared.contests.corrected(&uid, ctx) {
-            let note = format!("something keeps changing what the profile of node {} sets", node.name_any());
+            let note = format!(
+                "something keeps changing what the profile of node {} sets",
+                node.name_any()
+            );
             warn(ctx, &record, claim, profile::CONTESTED, &note).await;
         }
     }
     for told in &turn.told {
-        warn(ctx, &record, claim, told.reason, &format!("node {}: {}", node.name_any(), told.message)).await;
+        warn(
+            ctx,
+            &record,
+            claim,
+            told.reason,
+            &format!("node {}: {}", node.name_any(), told.message),
+        )
+        .await;
     }
     if let Some(outcome) = &turn.outcome {
         record.status = Some(outcome.clone());
@@ -150,7 +180,9 @@ async fn warn(ctx: &Ctx, record: &api::Enrollment, claim: Option<&api::NodeClaim
 /// Shows on the claim which profile its node has, and that it lost it.
 async fn tell_claim(ctx: &Ctx, claim: &api::NodeClaim, held: &Held) -> Result<()> {
     let mut next = claim.clone();
-    let Some(status) = next.status.as_mut() else { return Ok(()) };
+    let Some(status) = next.status.as_mut() else {
+        return Ok(());
+    };
     let before = status.clone();
     let known = conditions::find(&status.conditions, ASSIGNED).is_some();
     let generation = claim.meta().generation;
@@ -159,7 +191,12 @@ async fn tell_claim(ctx: &Ctx, claim: &api::NodeClaim, held: &Held) -> Result<()
         Held::Profile(choice, _) => {
             status.profile = Some(choice.clone());
             if known {
-                conditions::set(&mut status.conditions, &Fact::yes(ASSIGNED, ASSIGNED, ""), generation, now);
+                conditions::set(
+                    &mut status.conditions,
+                    &Fact::yes(ASSIGNED, ASSIGNED, ""),
+                    generation,
+                    now,
+                );
             }
         }
         Held::Nothing => {
@@ -167,12 +204,22 @@ async fn tell_claim(ctx: &Ctx, claim: &api::NodeClaim, held: &Held) -> Result<()
                 (shown.name, shown.source) = (None, None);
             }
             if known {
-                conditions::set(&mut status.conditions, &Fact::yes(ASSIGNED, "NoProfile", ""), generation, now);
+                conditions::set(
+                    &mut status.conditions,
+                    &Fact::yes(ASSIGNED, "NoProfile", ""),
+                    generation,
+                    now,
+                );
             }
         }
         Held::Revoked(reason) => {
             let text = reason.text();
-            conditions::set(&mut status.conditions, &Fact::no(ASSIGNED, "ProfileRevoked", &text), generation, now);
+            conditions::set(
+                &mut status.conditions,
+                &Fact::no(ASSIGNED, "ProfileRevoked", &text),
+                generation,
+                now,
+            );
         }
         Held::Unknown => {}
     }
@@ -187,7 +234,9 @@ async fn tell_claim(ctx: &Ctx, claim: &api::NodeClaim, held: &Held) -> Result<()
         Err(error) => Err(error),
         Ok(_) => {
             if let Held::Revoked(reason) = held {
-                ctx.events.warning(claim, "ProfileRevoked", "Reconciling", &reason.text()).await;
+                ctx.events
+                    .warning(claim, "ProfileRevoked", "Reconciling", &reason.text())
+                    .await;
             }
             Ok(())
         }

@@ -25,7 +25,12 @@ pub(super) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
     let named = ctx.stores.enrollments.subscribe().filter_map({
         let ctx = ctx.clone();
         move |changed| {
-            let profile = ctx.stores.enrollments.store().get(&changed).and_then(|record| profile_of(&record));
+            let profile = ctx
+                .stores
+                .enrollments
+                .store()
+                .get(&changed)
+                .and_then(|record| profile_of(&record));
             std::future::ready(profile.map(|name| ObjectRef::new(&name)))
         }
     });
@@ -37,7 +42,8 @@ pub(super) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             reconcile,
             |profile: Arc<api::NodeProfile>, error: &Error, ctx: Arc<Ctx>| {
                 tracing::debug!(profile = profile.name_any(), error = %error, "profile status turn failed");
-                ctx.retries.after(NAME, &profile.uid().unwrap_or_default(), error.class())
+                ctx.retries
+                    .after(NAME, &profile.uid().unwrap_or_default(), error.class())
             },
             ctx,
         )
@@ -55,26 +61,41 @@ async fn reconcile(profile: Arc<api::NodeProfile>, ctx: Arc<Ctx>) -> Result<Acti
     let status = next.status.get_or_insert_default();
     let before = status.clone();
     let wrong = judge::invalid(&profile);
-    let text = wrong.as_ref().map(hostler_core::seams::Reason::text).unwrap_or_default();
+    let text = wrong
+        .as_ref()
+        .map(hostler_core::seams::Reason::text)
+        .unwrap_or_default();
     let fact = match &wrong {
         None => Fact::yes(VALID, VALID, ""),
         Some(reason) => Fact::no(VALID, &reason.code, &text),
     };
     let known = conditions::find(&before.conditions, VALID).and_then(|known| known.message.clone());
-    conditions::set(&mut status.conditions, &fact, profile.meta().generation, ctx.clock.now());
+    conditions::set(
+        &mut status.conditions,
+        &fact,
+        profile.meta().generation,
+        ctx.clock.now(),
+    );
     let clashing = ctx
         .stores
         .enrollments
         .state()
         .iter()
         .filter(|record| profile_of(record).as_ref() == Some(&name))
-        .filter(|record| record.status.as_ref().is_some_and(|status| !status.clashes.is_empty()))
+        .filter(|record| {
+            record
+                .status
+                .as_ref()
+                .is_some_and(|status| !status.clashes.is_empty())
+        })
         .count();
     status.clashes = Some(i64::try_from(clashing).unwrap_or(i64::MAX));
     if *status != before {
         patch::replace_status(&Api::all(ctx.client.clone()), &next).await?;
         if let Some(reason) = wrong.filter(|_| known.as_ref() != Some(&text)) {
-            ctx.events.warning(profile.as_ref(), &reason.code, "Reconciling", &text).await;
+            ctx.events
+                .warning(profile.as_ref(), &reason.code, "Reconciling", &text)
+                .await;
         }
     }
     ctx.retries.reset(NAME, &profile.uid().unwrap_or_default());

@@ -37,7 +37,13 @@ pub(crate) async fn each(
             change = changes.next() => if change.is_none() { return },
         }
         let mut online: HashMap<String, Arc<TenantApi>> = HashMap::new();
-        for uid in ctx.stores.tenants.state().iter().filter_map(|tenant| tenant.uid()) {
+        for uid in ctx
+            .stores
+            .tenants
+            .state()
+            .iter()
+            .filter_map(|tenant| tenant.uid())
+        {
             if let Some(api) = ctx.tenants.get(&uid) {
                 online.insert(uid, api);
             }

@@ -22,10 +22,19 @@ pub(super) fn find(
     endpoint: Option<String>,
 ) -> Result<TenantPlace, Reason> {
     let wanted = named(tenant, &project.name_any(), endpoint);
-    let cluster = tenant.spec.cluster_ref.as_ref().and_then(|named| named.cluster.as_deref());
-    if let Some(cluster) = cluster.filter(|cluster| !cluster.is_empty() && *cluster != ctx.settings.cluster_name) {
-        return Err(Reason::new("UnknownCluster", format!("spec.clusterRef.cluster: {cluster} is not known here"))
-            .remedy(format!("name {}", ctx.settings.cluster_name)));
+    let cluster = tenant
+        .spec
+        .cluster_ref
+        .as_ref()
+        .and_then(|named| named.cluster.as_deref());
+    if let Some(cluster) =
+        cluster.filter(|cluster| !cluster.is_empty() && *cluster != ctx.settings.cluster_name)
+    {
+        return Err(Reason::new(
+            "UnknownCluster",
+            format!("spec.clusterRef.cluster: {cluster} is not known here"),
+        )
+        .remedy(format!("name {}", ctx.settings.cluster_name)));
     }
     let field = "spec.clusterRef.namespace";
     let host = &wanted.host_namespace;
@@ -35,8 +44,12 @@ pub(super) fn find(
     if let Some(held) = marked(ctx, &wanted.uid) {
         let control_plane = held.annotations().get(names::VIRTUAL_CLUSTER);
         if held.name_any() != *host || control_plane.is_some_and(|known| *known != wanted.virtual_cluster) {
-            let message = format!("spec.clusterRef: the tenant lives in namespace {} since it was made", held.name_any());
-            return Err(Reason::new("TenantRefChanged", message).remedy("set spec.clusterRef back; a tenant does not move"));
+            let message = format!(
+                "spec.clusterRef: the tenant lives in namespace {} since it was made",
+                held.name_any()
+            );
+            return Err(Reason::new("TenantRefChanged", message)
+                .remedy("set spec.clusterRef back; a tenant does not move"));
         }
     }
     if let Some(known) = ctx.stores.namespaces.get(None, host)
@@ -47,8 +60,11 @@ pub(super) fn find(
     if let Some(endpoint) = &wanted.endpoint
         && earlier_has(ctx, tenant, endpoint)
     {
-        return Err(Reason::new("EndpointTaken", format!("controlPlane.endpoint: {endpoint} is another control plane's"))
-            .remedy("choose another address in the values"));
+        return Err(Reason::new(
+            "EndpointTaken",
+            format!("controlPlane.endpoint: {endpoint} is another control plane's"),
+        )
+        .remedy("choose another address in the values"));
     }
     Ok(wanted)
 }
@@ -59,7 +75,11 @@ fn taken(message: String) -> Reason {
 }
 
 /// The place as the spec names it, unjudged.
-pub(super) fn named(tenant: &api::VirtualClusterInstance, project: &str, endpoint: Option<String>) -> TenantPlace {
+pub(super) fn named(
+    tenant: &api::VirtualClusterInstance,
+    project: &str,
+    endpoint: Option<String>,
+) -> TenantPlace {
     let named = tenant.spec.cluster_ref.clone().unwrap_or_default();
     let set = |text: Option<String>| text.filter(|text| !text.is_empty());
     let name = tenant.name_any();
@@ -76,14 +96,23 @@ pub(super) fn named(tenant: &api::VirtualClusterInstance, project: &str, endpoin
 
 /// The namespace that is marked with a tenant's uid.
 pub(super) fn marked(ctx: &Ctx, uid: &str) -> Option<std::sync::Arc<Namespace>> {
-    ctx.stores.namespaces.state().into_iter().find(|namespace| namespace.labels().get(names::TENANT_UID).is_some_and(|known| known == uid))
+    ctx.stores.namespaces.state().into_iter().find(|namespace| {
+        namespace
+            .labels()
+            .get(names::TENANT_UID)
+            .is_some_and(|known| known == uid)
+    })
 }
 
 /// The tenant that lives in a namespace.
 pub(super) fn tenant_in(ctx: &Ctx, namespace: &str) -> Option<std::sync::Arc<api::VirtualClusterInstance>> {
     let namespace = ctx.stores.namespaces.get(None, namespace)?;
     let uid = namespace.labels().get(names::TENANT_UID)?;
-    ctx.stores.tenants.state().into_iter().find(|tenant| tenant.meta().uid.as_ref() == Some(uid))
+    ctx.stores
+        .tenants
+        .state()
+        .into_iter()
+        .find(|tenant| tenant.meta().uid.as_ref() == Some(uid))
 }
 
 /// Whether the place was taken before.
@@ -106,23 +135,37 @@ pub(super) async fn hold(
     let labels = namespace.labels_mut();
     labels.insert(names::TENANT_UID.to_owned(), place.uid.clone());
     labels.insert(names::INSTALLATION.to_owned(), ctx.settings.installation.clone());
-    namespace.annotations_mut().insert(names::VIRTUAL_CLUSTER.to_owned(), place.virtual_cluster.clone());
+    namespace
+        .annotations_mut()
+        .insert(names::VIRTUAL_CLUSTER.to_owned(), place.virtual_cluster.clone());
     if let Created::New(_) = patch::create(&api, &namespace).await? {
-        tracing::info!(tenant = tenant.name_any(), namespace = place.host_namespace, "made the tenant's namespace");
+        tracing::info!(
+            tenant = tenant.name_any(),
+            namespace = place.host_namespace,
+            "made the tenant's namespace"
+        );
         return Ok(Ok(()));
     }
     // The cache may be behind our own create; only a live read tells.
-    let live = patch::within(format!("reading namespace {}", place.host_namespace), api.get(&place.host_namespace)).await?;
+    let live = patch::within(
+        format!("reading namespace {}", place.host_namespace),
+        api.get(&place.host_namespace),
+    )
+    .await?;
     Ok(judge(&live, place))
 }
 
 fn judge(namespace: &Namespace, place: &TenantPlace) -> Result<(), Reason> {
     if namespace.labels().get(names::TENANT_UID) != Some(&place.uid) {
-        return Err(taken(format!("spec.clusterRef.namespace: namespace {} is in use", place.host_namespace)));
+        return Err(taken(format!(
+            "spec.clusterRef.namespace: namespace {} is in use",
+            place.host_namespace
+        )));
     }
     if namespace.meta().deletion_timestamp.is_some() {
         let message = format!("namespace {} is being deleted", place.host_namespace);
-        return Err(Reason::new("NamespaceTerminating", message).remedy("wait until it is gone; it is made again then"));
+        return Err(Reason::new("NamespaceTerminating", message)
+            .remedy("wait until it is gone; it is made again then"));
     }
     Ok(())
 }
@@ -131,7 +174,11 @@ fn judge(namespace: &Namespace, place: &TenantPlace) -> Result<(), Reason> {
 fn earlier_has(ctx: &Ctx, tenant: &api::VirtualClusterInstance, endpoint: &str) -> bool {
     let age = |one: &api::VirtualClusterInstance| (one.creation_timestamp().map(|time| time.0), one.uid());
     let joined = |one: &api::VirtualClusterInstance| {
-        one.status.as_ref().and_then(|status| endpoint_of(status.join_address.as_deref()?)).as_deref() == Some(endpoint)
+        one.status
+            .as_ref()
+            .and_then(|status| endpoint_of(status.join_address.as_deref()?))
+            .as_deref()
+            == Some(endpoint)
     };
     if joined(tenant) {
         return false;
@@ -140,7 +187,12 @@ fn earlier_has(ctx: &Ctx, tenant: &api::VirtualClusterInstance, endpoint: &str) 
         if other.uid() == tenant.uid() {
             return false;
         }
-        let wants = ctx.values.of(other).as_ref().as_ref().is_ok_and(|values| values.endpoint.as_deref() == Some(endpoint));
+        let wants = ctx
+            .values
+            .of(other)
+            .as_ref()
+            .as_ref()
+            .is_ok_and(|values| values.endpoint.as_deref() == Some(endpoint));
         // Who joined machines there has it, whoever is older.
         joined(other) || (wants && age(other) < age(tenant))
     })
@@ -148,5 +200,8 @@ fn earlier_has(ctx: &Ctx, tenant: &api::VirtualClusterInstance, endpoint: &str) 
 
 /// `host:port` of a join address.
 pub(super) fn endpoint_of(join_address: &str) -> Option<String> {
-    join_address.strip_prefix("https://").map(|rest| rest.trim_end_matches('/').to_owned()).filter(|rest| !rest.is_empty())
+    join_address
+        .strip_prefix("https://")
+        .map(|rest| rest.trim_end_matches('/').to_owned())
+        .filter(|rest| !rest.is_empty())
 }

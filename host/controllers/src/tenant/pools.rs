@@ -6,10 +6,10 @@ use std::time::Duration;
 use hostler_api as api;
 use hostler_api::conditions;
 use hostler_core::pool::{self, Going, Owner, Plan};
+use hostler_core::properties;
 use hostler_core::seams::Reason;
 use hostler_core::selector::{self, TypeFacts};
 use hostler_core::values::{self, Pool};
-use hostler_core::properties;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
@@ -30,10 +30,19 @@ pub(super) async fn turn(
     progress: &mut Progress,
 ) -> Result<Option<Duration>> {
     let namespace = tenant.namespace();
-    let claims: Api<api::NodeClaim> = Api::namespaced(ctx.client.clone(), &namespace.clone().unwrap_or_default());
-    let owner = Owner { tenant, installation: &ctx.settings.installation };
-    let seen: Vec<_> =
-        ctx.stores.claims.state().into_iter().filter(|claim| claim.namespace() == namespace).collect();
+    let claims: Api<api::NodeClaim> =
+        Api::namespaced(ctx.client.clone(), &namespace.clone().unwrap_or_default());
+    let owner = Owner {
+        tenant,
+        installation: &ctx.settings.installation,
+    };
+    let seen: Vec<_> = ctx
+        .stores
+        .claims
+        .state()
+        .into_iter()
+        .filter(|claim| claim.namespace() == namespace)
+        .collect();
     let seen: Vec<&api::NodeClaim> = seen.iter().map(AsRef::as_ref).collect();
     let mut again: Option<Duration> = None;
     let mut shrinks = !pool::orphaned(owner, pools, &seen).is_empty();
@@ -54,7 +63,10 @@ pub(super) async fn turn(
         plans = live(ctx, tenants, tenant, &claims).await?;
     }
     for plan in plans {
-        for wait in [plan.again, plan.more.then_some(NEXT_BATCH)].into_iter().flatten() {
+        for wait in [plan.again, plan.more.then_some(NEXT_BATCH)]
+            .into_iter()
+            .flatten()
+        {
             again = Some(again.map_or(wait, |known| known.min(wait)));
         }
         act(ctx, &claims, tenant, plan).await?;
@@ -75,12 +87,24 @@ async fn live(
         return Ok(Vec::new());
     }
     let read = ctx.values.of(&now);
-    let Ok(values) = read.as_ref() else { return Ok(Vec::new()) };
+    let Ok(values) = read.as_ref() else {
+        return Ok(Vec::new());
+    };
     let pools = &values.private_nodes.pools;
-    let listed = patch::within(format!("listing claims of tenant {name}"), claims.list(&ListParams::default())).await?;
+    let listed = patch::within(
+        format!("listing claims of tenant {name}"),
+        claims.list(&ListParams::default()),
+    )
+    .await?;
     let seen: Vec<&api::NodeClaim> = listed.items.iter().collect();
-    let owner = Owner { tenant: &now, installation: &ctx.settings.installation };
-    let mut plans = vec![Plan { deletes: pool::orphaned(owner, pools, &seen), ..Plan::default() }];
+    let owner = Owner {
+        tenant: &now,
+        installation: &ctx.settings.installation,
+    };
+    let mut plans = vec![Plan {
+        deletes: pool::orphaned(owner, pools, &seen),
+        ..Plan::default()
+    }];
     for pool in pools.iter().filter(|pool| servable(ctx, pool).is_ok()) {
         plans.push(pool::plan(owner, pool, &seen, free(ctx, pool), ctx.clock.now()));
     }
@@ -95,14 +119,18 @@ async fn act(
 ) -> Result<()> {
     for Going { name, uid, why } in plan.deletes {
         patch::delete(claims, &name, &uid).await?;
-        ctx.events.normal(tenant, why, "Scaling", &format!("claim {name} is released")).await;
+        ctx.events
+            .normal(tenant, why, "Scaling", &format!("claim {name} is released"))
+            .await;
     }
     for claim in plan.creates {
         // One that exists is our own first try, or shows in the cache soon and sends us to the next name.
         if let Created::New(made) = patch::create(claims, &claim).await? {
             let pool = made.labels().get(api::names::POOL).cloned().unwrap_or_default();
             let note = format!("claim {} for pool {pool}", made.name_any());
-            ctx.events.normal_about(tenant, &made, "ClaimCreated", "Scaling", &note).await;
+            ctx.events
+                .normal_about(tenant, &made, "ClaimCreated", "Scaling", &note)
+                .await;
         }
     }
     Ok(())
@@ -111,12 +139,24 @@ async fn act(
 /// Whether a pool may make claims as it is written.
 fn servable(ctx: &Ctx, pool: &Pool) -> Result<(), Reason> {
     let Some(provider) = ctx.stores.providers.get(None, &pool.provider) else {
-        return Err(Reason::new("UnknownProvider", format!("{}: no NodeProvider {}", pool.path, pool.provider))
-            .remedy("create it, or name one that `kubectl get nodeproviders` shows"));
+        return Err(Reason::new(
+            "UnknownProvider",
+            format!("{}: no NodeProvider {}", pool.path, pool.provider),
+        )
+        .remedy("create it, or name one that `kubectl get nodeproviders` shows"));
     };
-    let path = |key: &str| pool.property_paths.get(key).cloned().unwrap_or_else(|| pool.path.clone());
+    let path = |key: &str| {
+        pool.property_paths
+            .get(key)
+            .cloned()
+            .unwrap_or_else(|| pool.path.clone())
+    };
     let refused = properties::refused(pool.properties.keys(), &provider, path);
-    if refused.is_empty() { Ok(()) } else { Err(values::reason(&refused)) }
+    if refused.is_empty() {
+        Ok(())
+    } else {
+        Err(values::reason(&refused))
+    }
 }
 
 /// Free machines of all types that the pool may use; `None` is no bound.
@@ -125,7 +165,9 @@ fn free(ctx: &Ctx, pool: &Pool) -> Option<i64> {
     for node_type in ctx.stores.node_types.state() {
         let fits = node_type.spec.provider_ref == pool.provider
             && selector::matches(&pool.requirements, &TypeFacts::from(node_type.as_ref())).is_ok();
-        let Some(status) = node_type.status.as_ref().filter(|_| fits) else { continue };
+        let Some(status) = node_type.status.as_ref().filter(|_| fits) else {
+            continue;
+        };
         let left = status.capacity.total - status.capacity.claimed;
         // A type without bound counts what is claimed as its total, and has capacity all the same.
         if left <= 0 && conditions::is_true(&status.conditions, "HasCapacity") {

@@ -26,7 +26,10 @@ impl ReadValues {
             return read.clone();
         }
         let read = Arc::new(parse(tenant));
-        self.0.lock().expect("no holder panics").insert(uid, (generation, read.clone()));
+        self.0
+            .lock()
+            .expect("no holder panics")
+            .insert(uid, (generation, read.clone()));
         read
     }
 

@@ -31,7 +31,11 @@ pub(super) async fn turn(
     tenants: &Api<api::VirtualClusterInstance>,
     tenant: &api::VirtualClusterInstance,
 ) -> Result<Action> {
-    if !tenant.finalizers().iter().any(|one| one == names::TENANT_FINALIZER) {
+    if !tenant
+        .finalizers()
+        .iter()
+        .any(|one| one == names::TENANT_FINALIZER)
+    {
         return Ok(Action::await_change());
     }
     let left = claims(ctx, tenant).await?;
@@ -43,7 +47,9 @@ pub(super) async fn turn(
     let uid = tenant.uid().unwrap_or_default();
     enrollments(ctx, tenant).await?;
     ctx.tenants.remove(&uid);
-    let project = names::project_of(&tenant.namespace().unwrap_or_default()).unwrap_or_default().to_owned();
+    let project = names::project_of(&tenant.namespace().unwrap_or_default())
+        .unwrap_or_default()
+        .to_owned();
     let mut leaves = place::named(tenant, &project, None);
     let namespaces: Api<Namespace> = Api::all(ctx.client.clone());
     let marked = marked(&namespaces, &uid).await?;
@@ -57,12 +63,21 @@ pub(super) async fn turn(
     match ctx.control_planes.remove(&leaves).await {
         Ok(true) => {}
         Ok(false) => {
-            report::leaving(ctx, tenants, tenant, "RemovingControlPlane", "the control plane is being removed").await?;
+            report::leaving(
+                ctx,
+                tenants,
+                tenant,
+                "RemovingControlPlane",
+                "the control plane is being removed",
+            )
+            .await?;
             return Ok(Action::requeue(ASK_AGAIN));
         }
         Err(reason) if overdue(ctx, tenant) => {
             let message = format!("the control plane is left behind: {}", reason.text());
-            ctx.events.warning(tenant, "ControlPlaneLeft", "Deleting", &message).await;
+            ctx.events
+                .warning(tenant, "ControlPlaneLeft", "Deleting", &message)
+                .await;
         }
         Err(reason) => {
             report::leaving(ctx, tenants, tenant, &reason.code, &reason.text()).await?;
@@ -74,8 +89,12 @@ pub(super) async fn turn(
     }
     ctx.values.forget(&uid);
     ctx.retries.reset(NAME, &uid);
-    let finalizers: Vec<_> =
-        tenant.finalizers().iter().filter(|one| *one != names::TENANT_FINALIZER).cloned().collect();
+    let finalizers: Vec<_> = tenant
+        .finalizers()
+        .iter()
+        .filter(|one| *one != names::TENANT_FINALIZER)
+        .cloned()
+        .collect();
     let version = tenant.resource_version().unwrap_or_default();
     let change = json!({ "metadata": { "finalizers": finalizers } });
     match patch::update(tenants, &tenant.name_any(), &version, change).await {
@@ -87,9 +106,14 @@ pub(super) async fn turn(
 
 /// Deletes this tenant's claims, however they came, and says how many are still there. From a live list: the finalizer hangs on it.
 async fn claims(ctx: &Ctx, tenant: &api::VirtualClusterInstance) -> Result<usize> {
-    let claims: Api<api::NodeClaim> = Api::namespaced(ctx.client.clone(), &tenant.namespace().unwrap_or_default());
+    let claims: Api<api::NodeClaim> =
+        Api::namespaced(ctx.client.clone(), &tenant.namespace().unwrap_or_default());
     let name = tenant.name_any();
-    let listed = patch::within(format!("listing claims of tenant {name}"), claims.list(&ListParams::default())).await?;
+    let listed = patch::within(
+        format!("listing claims of tenant {name}"),
+        claims.list(&ListParams::default()),
+    )
+    .await?;
     let mut left = 0;
     for claim in listed.items.iter().filter(|claim| is_of(claim, tenant)) {
         let going = claim.meta().deletion_timestamp.is_some();
@@ -110,10 +134,18 @@ fn is_of(claim: &api::NodeClaim, tenant: &api::VirtualClusterInstance) -> bool {
 
 /// Records of nodes that outlived their claims.
 async fn enrollments(ctx: &Ctx, tenant: &api::VirtualClusterInstance) -> Result<()> {
-    let all: Api<api::Enrollment> = Api::namespaced(ctx.client.clone(), &tenant.namespace().unwrap_or_default());
+    let all: Api<api::Enrollment> =
+        Api::namespaced(ctx.client.clone(), &tenant.namespace().unwrap_or_default());
     for enrollment in ctx.stores.enrollments.state() {
-        if enrollment.namespace() == tenant.namespace() && Some(&enrollment.spec.tenant.uid) == tenant.meta().uid.as_ref() {
-            patch::delete(&all, &enrollment.name_any(), &enrollment.uid().unwrap_or_default()).await?;
+        if enrollment.namespace() == tenant.namespace()
+            && Some(&enrollment.spec.tenant.uid) == tenant.meta().uid.as_ref()
+        {
+            patch::delete(
+                &all,
+                &enrollment.name_any(),
+                &enrollment.uid().unwrap_or_default(),
+            )
+            .await?;
         }
     }
     Ok(())
@@ -121,12 +153,17 @@ async fn enrollments(ctx: &Ctx, tenant: &api::VirtualClusterInstance) -> Result<
 
 async fn marked(namespaces: &Api<Namespace>, uid: &str) -> Result<Option<Namespace>> {
     let params = ListParams::default().labels(&format!("{}={uid}", names::TENANT_UID));
-    let listed = patch::within(format!("listing namespaces of tenant {uid}"), namespaces.list(&params)).await?;
+    let listed = patch::within(
+        format!("listing namespaces of tenant {uid}"),
+        namespaces.list(&params),
+    )
+    .await?;
     Ok(listed.items.into_iter().next())
 }
 
 fn overdue(ctx: &Ctx, tenant: &api::VirtualClusterInstance) -> bool {
     tenant.meta().deletion_timestamp.as_ref().is_some_and(|since| {
-        Duration::try_from(ctx.clock.now().duration_since(since.0)).is_ok_and(|waited| waited > CONTROL_PLANE_CAP)
+        Duration::try_from(ctx.clock.now().duration_since(since.0))
+            .is_ok_and(|waited| waited > CONTROL_PLANE_CAP)
     })
 }

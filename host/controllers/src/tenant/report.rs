@@ -81,7 +81,12 @@ fn show(status: &mut api::VirtualClusterInstanceStatus, phase: &str, reason: Opt
     status.message = reason.map(Reason::text);
 }
 
-fn fill(ctx: &Ctx, status: &mut api::VirtualClusterInstanceStatus, generation: Option<i64>, progress: &Progress) {
+fn fill(
+    ctx: &Ctx,
+    status: &mut api::VirtualClusterInstanceStatus,
+    generation: Option<i64>,
+    progress: &Progress,
+) {
     let now = ctx.clock.now();
     let set = |status: &mut api::VirtualClusterInstanceStatus, fact: &Fact<'_>| {
         conditions::set(&mut status.conditions, fact, generation, now);
@@ -108,7 +113,10 @@ fn fill(ctx: &Ctx, status: &mut api::VirtualClusterInstanceStatus, generation: O
             set(status, &Fact::not_yet(ONLINE, &reason.code, &text));
             set(status, &Fact::not_yet(READY, &reason.code, &text));
             if conditions::find(&status.conditions, PROVISIONED).is_none() {
-                set(status, &Fact::not_yet(PROVISIONED, "ControlPlaneNotReady", "waits for the control plane"));
+                set(
+                    status,
+                    &Fact::not_yet(PROVISIONED, "ControlPlaneNotReady", "waits for the control plane"),
+                );
             }
         }
         Stage::Online => {

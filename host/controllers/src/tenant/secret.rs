@@ -35,16 +35,24 @@ pub(super) async fn ensure(
         secret.data.as_ref().and_then(|data| data.get(CONFIG)) == Some(&wanted)
             && secret.labels().get(names::TENANT_UID) == Some(&place.uid)
     };
-    if seen.get(Some(&place.host_namespace), &name).is_some_and(|known| is_right(&known)) {
+    if seen
+        .get(Some(&place.host_namespace), &name)
+        .is_some_and(|known| is_right(&known))
+    {
         return Ok(());
     }
     let secrets: Api<Secret> = Api::namespaced(ctx.client.clone(), &place.host_namespace);
     let found = patch::within(format!("reading Secret {name}"), secrets.get_opt(&name)).await?;
     let Some(mut known) = found else {
-        let mut secret = Secret { data: Some([(CONFIG.to_owned(), wanted)].into()), ..Secret::default() };
+        let mut secret = Secret {
+            data: Some([(CONFIG.to_owned(), wanted)].into()),
+            ..Secret::default()
+        };
         secret.metadata.name = Some(name.clone());
         secret.metadata.namespace = Some(place.host_namespace.clone());
-        secret.labels_mut().insert(names::TENANT_UID.to_owned(), place.uid.clone());
+        secret
+            .labels_mut()
+            .insert(names::TENANT_UID.to_owned(), place.uid.clone());
         return match patch::create(&secrets, &secret).await? {
             Created::New(_) => Ok(()),
             Created::Exists => Err(Error::Busy(format!("Secret {name} appeared meanwhile"))),
@@ -53,8 +61,13 @@ pub(super) async fn ensure(
     if is_right(&known) {
         return Ok(());
     }
-    known.data.get_or_insert_default().insert(CONFIG.to_owned(), wanted.clone());
-    known.labels_mut().insert(names::TENANT_UID.to_owned(), place.uid.clone());
+    known
+        .data
+        .get_or_insert_default()
+        .insert(CONFIG.to_owned(), wanted.clone());
+    known
+        .labels_mut()
+        .insert(names::TENANT_UID.to_owned(), place.uid.clone());
     patch::replace(&secrets, &known).await?;
     Ok(())
 }

@@ -12,7 +12,8 @@ use hostler_apiserver::{Identity, Options, Server, Store};
 use hostler_controllers::control_plane::{ControlPlane, State, TenantApi, TenantPlace};
 use hostler_controllers::{Ctx, Settings, SystemClock};
 use hostler_core::seams::{
-    Candidate, Driver, Failure, PluginState, Plugins, Policy, Reason, Request, Resolution, Resolver, Subject, Verdict,
+    Candidate, Driver, Failure, PluginState, Plugins, Policy, Reason, Request, Resolution, Resolver, Subject,
+    Verdict,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
@@ -88,7 +89,11 @@ impl Writes {
 /// Runs all loops of one host until the token.
 fn run(server: &Server, plugins: &Arc<Fakes>, limit: Option<usize>) -> (CancellationToken, Arc<Writes>) {
     let stop = CancellationToken::new();
-    let writes = Arc::new(Writes { done: AtomicUsize::new(0), limit, dead: CancellationToken::new() });
+    let writes = Arc::new(Writes {
+        done: AtomicUsize::new(0),
+        limit,
+        dead: CancellationToken::new(),
+    });
     let inner = server.service("platform", Identity::host("hostler"));
     let counted = writes.clone();
     let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
@@ -126,7 +131,9 @@ impl House {
         let mut house = Self::empty().await;
         house.stop = run(&house.server, &house.plugins, None).0.drop_guard();
         house.furnish().await;
-        house.find::<k8s_openapi::api::core::v1::Namespace>(None, "p-default").await;
+        house
+            .find::<k8s_openapi::api::core::v1::Namespace>(None, "p-default")
+            .await;
         house
     }
 
@@ -148,15 +155,24 @@ impl House {
 
     /// What an operator puts there first.
     pub(crate) async fn furnish(&self) {
-        self.apply(json!({"apiVersion": GROUP, "kind": "Project", "metadata": {"name": "default"}, "spec": {}})).await;
+        self.apply(
+            json!({"apiVersion": GROUP, "kind": "Project", "metadata": {"name": "default"}, "spec": {}}),
+        )
+        .await;
         self.apply(json!({"apiVersion": GROUP, "kind": "NodeProvider", "metadata": {"name": "metal3"}, "spec": {"metal3": {}}})).await;
-        self.apply(json!({"apiVersion": GROUP, "kind": "OSImage", "metadata": {"name": "ubuntu"}, "spec": {}})).await;
+        self.apply(
+            json!({"apiVersion": GROUP, "kind": "OSImage", "metadata": {"name": "ubuntu"}, "spec": {}}),
+        )
+        .await;
     }
 
     /// The same with the host stopped.
     pub(crate) fn dead(self) -> Self {
         self.stop.disarm().cancel();
-        Self { stop: CancellationToken::new().drop_guard(), ..self }
+        Self {
+            stop: CancellationToken::new().drop_guard(),
+            ..self
+        }
     }
 
     /// Starts another host beside whoever runs, or ran; it dies with the token, and without an answer at its write number `limit`.
@@ -166,7 +182,11 @@ impl House {
 
     /// Applies any object as kubectl would.
     pub(crate) async fn apply(&self, object: Value) -> DynamicObject {
-        let (group, version) = object["apiVersion"].as_str().unwrap().rsplit_once('/').unwrap_or(("", "v1"));
+        let (group, version) = object["apiVersion"]
+            .as_str()
+            .unwrap()
+            .rsplit_once('/')
+            .unwrap_or(("", "v1"));
         let kind = object["kind"].as_str().unwrap();
         let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
         let api: Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
@@ -174,12 +194,19 @@ impl House {
             None => Api::all_with(self.client.clone(), &resource),
         };
         let name = object["metadata"]["name"].as_str().unwrap();
-        api.patch(name, &PatchParams::apply("kubectl").force(), &Patch::Apply(&object)).await.unwrap()
+        api.patch(
+            name,
+            &PatchParams::apply("kubectl").force(),
+            &Patch::Apply(&object),
+        )
+        .await
+        .unwrap()
     }
 
     /// Applies a tenant with these values in its usual place.
     pub(crate) async fn tenant(&self, name: &str, values: &str) {
-        self.tenant_at(name, values, &format!("loft-default-v-{name}")).await;
+        self.tenant_at(name, values, &format!("loft-default-v-{name}"))
+            .await;
     }
 
     pub(crate) async fn tenant_at(&self, name: &str, values: &str, namespace: &str) {
@@ -211,18 +238,29 @@ impl House {
     }
 
     /// The object, as soon as it is as it must be.
-    pub(crate) async fn see<K: Kind>(&self, namespace: Option<&str>, name: &str, is: impl Fn(&K) -> bool) -> K {
+    pub(crate) async fn see<K: Kind>(
+        &self,
+        namespace: Option<&str>,
+        name: &str,
+        is: impl Fn(&K) -> bool,
+    ) -> K {
         see(&K::api(&self.client, namespace), name, is).await
     }
 
     /// Returns as soon as the object is gone.
     pub(crate) async fn gone<K: Kind>(&self, namespace: Option<&str>, name: &str) {
         let api = K::api(&self.client, namespace);
-        until(&format!("{name} is gone"), async || api.get_opt(name).await.unwrap().is_none().then_some(())).await;
+        until(&format!("{name} is gone"), async || {
+            api.get_opt(name).await.unwrap().is_none().then_some(())
+        })
+        .await;
     }
 
     pub(crate) async fn delete<K: Kind>(&self, namespace: Option<&str>, name: &str) {
-        K::api(&self.client, namespace).delete(name, &DeleteParams::default()).await.unwrap();
+        K::api(&self.client, namespace)
+            .delete(name, &DeleteParams::default())
+            .await
+            .unwrap();
     }
 
     /// The claims that are not being deleted, in name order, as soon as there are so many.
@@ -240,18 +278,26 @@ impl House {
     pub(crate) async fn tenant_client(&self, name: &str) -> (Client, String) {
         let tenant: api::VirtualClusterInstance = self
             .see(Some("p-default"), name, |tenant: &api::VirtualClusterInstance| {
-                tenant.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Ready"))
+                tenant
+                    .status
+                    .as_ref()
+                    .is_some_and(|status| status.phase.as_deref() == Some("Ready"))
             })
             .await;
         let uid = tenant.uid().unwrap();
-        (self.server.client(&cluster_of(&uid), Identity::administrator()), uid)
+        (
+            self.server.client(&cluster_of(&uid), Identity::administrator()),
+            uid,
+        )
     }
 }
 
 pub(crate) const GROUP: &str = "management.loft.sh/v1";
 
 /// Kinds that tests look at, wherever they live.
-pub(crate) trait Kind: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize {
+pub(crate) trait Kind:
+    Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Serialize
+{
     fn api(client: &Client, namespace: Option<&str>) -> Api<Self>;
 }
 
@@ -303,20 +349,27 @@ pub(crate) async fn until<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T 
 }
 
 pub(crate) fn condition<'a>(conditions: &'a [api::Condition], kind: &str) -> (&'a str, &'a str) {
-    api::conditions::find(conditions, kind)
-        .map_or(("", ""), |found| (found.status.as_str(), found.reason.as_deref().unwrap_or_default()))
+    api::conditions::find(conditions, kind).map_or(("", ""), |found| {
+        (found.status.as_str(), found.reason.as_deref().unwrap_or_default())
+    })
 }
 
 async fn define(client: &Client) {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     for definition in api::all_crds() {
-        definitions.create(&PostParams::default(), &definition).await.unwrap();
+        definitions
+            .create(&PostParams::default(), &definition)
+            .await
+            .unwrap();
     }
     until("every definition is established", async || {
         let all = definitions.list(&Default::default()).await.unwrap().items;
         let established = |definition: &CustomResourceDefinition| {
             let status = definition.status.as_ref();
-            let mut conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+            let mut conditions = status
+                .and_then(|status| status.conditions.as_ref())
+                .into_iter()
+                .flatten();
             conditions.any(|one| one.type_ == "Established" && one.status == "True")
         };
         all.iter().all(established).then_some(())
@@ -336,13 +389,22 @@ impl ControlPlane for ControlPlanes {
     async fn ensure(&self, place: &TenantPlace) -> Result<State, Reason> {
         let name = cluster_of(&place.uid);
         if !self.0.clusters().contains(&name) {
-            self.0.create_cluster(&name).await.map_err(|error| Reason::new("NotMade", error.to_string()))?;
-            return Ok(State::Pending(Reason::new("Starting", "the control plane starts")));
+            self.0
+                .create_cluster(&name)
+                .await
+                .map_err(|error| Reason::new("NotMade", error.to_string()))?;
+            return Ok(State::Pending(Reason::new(
+                "Starting",
+                "the control plane starts",
+            )));
         }
         Ok(State::Online(TenantApi {
             uid: place.uid.clone(),
             client: self.0.client(&name, Identity::host("hostler")),
-            join_server: format!("https://{}", place.endpoint.as_deref().unwrap_or("127.0.0.1:6443")),
+            join_server: format!(
+                "https://{}",
+                place.endpoint.as_deref().unwrap_or("127.0.0.1:6443")
+            ),
             ca_pem: self.0.ca_pem().to_owned(),
             kubeconfig: format!("kubeconfig of {}", place.name),
         }))
@@ -351,7 +413,10 @@ impl ControlPlane for ControlPlanes {
     async fn remove(&self, place: &TenantPlace) -> Result<bool, Reason> {
         let name = cluster_of(&place.uid);
         if self.0.clusters().contains(&name) {
-            self.0.delete_cluster(&name).await.map_err(|error| Reason::new("NotRemoved", error.to_string()))?;
+            self.0
+                .delete_cluster(&name)
+                .await
+                .map_err(|error| Reason::new("NotRemoved", error.to_string()))?;
             return Ok(false);
         }
         Ok(true)
@@ -396,7 +461,10 @@ impl Fakes {
 #[async_trait]
 impl Plugins for Fakes {
     fn driver(&self, name: &str, _: Option<&str>) -> Result<Arc<dyn Driver>, Failure> {
-        Err(Failure::Missing(Reason::new("DriverMissing", format!("{name} is not loaded"))))
+        Err(Failure::Missing(Reason::new(
+            "DriverMissing",
+            format!("{name} is not loaded"),
+        )))
     }
 
     fn resolver(&self) -> Result<Arc<dyn Resolver>, Failure> {
@@ -405,9 +473,15 @@ impl Plugins for Fakes {
 
     fn policies(&self) -> Result<Vec<Arc<dyn Policy>>, Failure> {
         if *self.policy_loaded.lock().unwrap() {
-            Ok(vec![Arc::new(Allowlist(vec![("claim".into(), vec![]), ("profile-assignment".into(), vec![])]))])
+            Ok(vec![Arc::new(Allowlist(vec![
+                ("claim".into(), vec![]),
+                ("profile-assignment".into(), vec![]),
+            ]))])
         } else {
-            Err(Failure::Missing(Reason::new("PolicyMissing", "policy-allowlist is not loaded")))
+            Err(Failure::Missing(Reason::new(
+                "PolicyMissing",
+                "policy-allowlist is not loaded",
+            )))
         }
     }
 
@@ -421,7 +495,10 @@ impl Plugins for Fakes {
 
     async fn changed(&self, seen: u64) -> u64 {
         let mut receiver = self.generation.subscribe();
-        *receiver.wait_for(|now| *now != seen).await.expect("the sender lives as long as this")
+        *receiver
+            .wait_for(|now| *now != seen)
+            .await
+            .expect("the sender lives as long as this")
     }
 
     fn retain(&self, digests: &BTreeSet<String>) {
@@ -434,11 +511,20 @@ struct FirstThatExists;
 #[async_trait]
 impl Resolver for FirstThatExists {
     async fn resolve(&self, _: &Subject, candidates: &[Candidate]) -> Result<Resolution, Failure> {
-        if let Some(missing) = candidates.iter().find(|one| one.source == "explicit" && !one.exists) {
-            return Err(Failure::Refused(Reason::new("ProfileMissing", format!("no profile {}", missing.profile))));
+        if let Some(missing) = candidates
+            .iter()
+            .find(|one| one.source == "explicit" && !one.exists)
+        {
+            return Err(Failure::Refused(Reason::new(
+                "ProfileMissing",
+                format!("no profile {}", missing.profile),
+            )));
         }
         let chosen = candidates.iter().position(|candidate| candidate.exists);
-        Ok(Resolution { chosen, why: "the first that exists".into() })
+        Ok(Resolution {
+            chosen,
+            why: "the first that exists".into(),
+        })
     }
 }
 
@@ -462,7 +548,12 @@ impl Policy for Allowlist {
             (Some(list), Some(name)) => list.iter().any(|entry| entry["name"] == name),
             _ => true,
         };
-        let reason = Reason::new("ProfileNotAllowed", "the profile is not allowed").remedy("add it to allowedNodeProfiles");
-        Ok(Verdict { allowed, reasons: if allowed { vec![] } else { vec![reason] }, valid_for: None })
+        let reason = Reason::new("ProfileNotAllowed", "the profile is not allowed")
+            .remedy("add it to allowedNodeProfiles");
+        Ok(Verdict {
+            allowed,
+            reasons: if allowed { vec![] } else { vec![reason] },
+            valid_for: None,
+        })
     }
 }

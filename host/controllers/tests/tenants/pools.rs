@@ -33,11 +33,14 @@ async fn a_deleted_claim_is_made_anew_under_another_name_or_uid() {
     let house = House::open().await;
     house.tenant("one", &quantity(1)).await;
     let first = house.claims(1).await.remove(0);
-    house.delete::<api::NodeClaim>(Some("p-default"), &first.name_any()).await;
+    house
+        .delete::<api::NodeClaim>(Some("p-default"), &first.name_any())
+        .await;
     let claims: Api<api::NodeClaim> = house.namespaced();
     crate::house::until("another claim stands", async || {
         let all = claims.list(&Default::default()).await.unwrap().items;
-        all.into_iter().find(|claim| claim.uid() != first.uid() && claim.metadata.deletion_timestamp.is_none())
+        all.into_iter()
+            .find(|claim| claim.uid() != first.uid() && claim.metadata.deletion_timestamp.is_none())
     })
     .await;
     house.claims(1).await;
@@ -50,7 +53,12 @@ async fn ten_thousand_wanted_without_machines_make_five_claims() {
     house.claims(5).await;
     house.tenant("one", &quantity(9_999)).await;
     let full = |tenant: &api::VirtualClusterInstance| {
-        tenant.status.as_ref().is_some_and(|status| status.pools.iter().any(|pool| pool.quantity == 9_999 && pool.claims == 5))
+        tenant.status.as_ref().is_some_and(|status| {
+            status
+                .pools
+                .iter()
+                .any(|pool| pool.quantity == 9_999 && pool.claims == 5)
+        })
     };
     house.see(Some("p-default"), "one", full).await;
     house.claims(5).await;
@@ -75,17 +83,27 @@ privateNodes:
     house.claims(1).await;
     let reasons = |tenant: &api::VirtualClusterInstance| -> Vec<String> {
         let pools = tenant.status.clone().unwrap_or_default().pools;
-        pools.iter().map(|pool| format!("{} {}", pool.name, pool.reason.clone().unwrap_or_default())).collect()
+        pools
+            .iter()
+            .map(|pool| format!("{} {}", pool.name, pool.reason.clone().unwrap_or_default()))
+            .collect()
     };
     let told = |tenant: &api::VirtualClusterInstance| {
         let reasons = reasons(tenant);
-        ["lost UnknownProvider", "pinned PropertyNotAllowed", "burst NotServedYet"]
-            .iter()
-            .all(|want| reasons.iter().any(|reason| reason == want))
+        [
+            "lost UnknownProvider",
+            "pinned PropertyNotAllowed",
+            "burst NotServedYet",
+        ]
+        .iter()
+        .all(|want| reasons.iter().any(|reason| reason == want))
     };
     let tenant = house.see(Some("p-default"), "one", told).await;
     let conditions = tenant.status.unwrap().conditions;
-    assert_eq!(crate::house::condition(&conditions, "ValuesServed"), ("False", "NotServedYet"));
+    assert_eq!(
+        crate::house::condition(&conditions, "ValuesServed"),
+        ("False", "NotServedYet")
+    );
     // Its provider comes later.
     house.apply(json!({"apiVersion": GROUP, "kind": "NodeProvider", "metadata": {"name": "nowhere"}, "spec": {"metal3": {}}})).await;
     house.claims(4).await;
@@ -94,33 +112,55 @@ privateNodes:
 #[tokio::test]
 async fn what_a_claim_names_must_exist_and_is_judged_again_when_it_comes() {
     let house = House::open().await;
-    house.tenant("one", &SEED.replace("os-image: ubuntu", "os-image: later")).await;
+    house
+        .tenant("one", &SEED.replace("os-image: ubuntu", "os-image: later"))
+        .await;
     let name = house.claims(2).await[0].name_any();
-    house.see(Some("p-default"), &name, |claim| accepted(claim) == ("False", "OSImageNotFound")).await;
-    house.apply(json!({"apiVersion": GROUP, "kind": "OSImage", "metadata": {"name": "later"}, "spec": {}})).await;
-    house.see(Some("p-default"), &name, |claim| accepted(claim) == ("True", "Accepted")).await;
+    house
+        .see(Some("p-default"), &name, |claim| {
+            accepted(claim) == ("False", "OSImageNotFound")
+        })
+        .await;
+    house
+        .apply(json!({"apiVersion": GROUP, "kind": "OSImage", "metadata": {"name": "later"}, "spec": {}}))
+        .await;
+    house
+        .see(Some("p-default"), &name, |claim| {
+            accepted(claim) == ("True", "Accepted")
+        })
+        .await;
 }
 
 #[tokio::test]
 async fn a_profile_that_is_not_allowed_refuses_the_claim_with_its_remedy() {
     let house = House::open().await;
     house.apply(json!({"apiVersion": GROUP, "kind": "NodeProfile", "metadata": {"name": "gpu-training"}, "spec": {}})).await;
-    let project = |allowed: serde_json::Value| {
-        json!({"apiVersion": GROUP, "kind": "Project", "metadata": {"name": "default"}, "spec": {"allowedNodeProfiles": allowed}})
-    };
+    let project = |allowed: serde_json::Value| json!({"apiVersion": GROUP, "kind": "Project", "metadata": {"name": "default"}, "spec": {"allowedNodeProfiles": allowed}});
     house.apply(project(json!([]))).await;
     house.tenant("one", &with_profile("gpu-training")).await;
     let name = house.claims(1).await[0].name_any();
-    let claim: api::NodeClaim =
-        house.see(Some("p-default"), &name, |claim| accepted(claim) == ("False", "ProfileNotAllowed")).await;
+    let claim: api::NodeClaim = house
+        .see(Some("p-default"), &name, |claim| {
+            accepted(claim) == ("False", "ProfileNotAllowed")
+        })
+        .await;
     let status = claim.status.unwrap();
     assert_eq!(status.phase.as_deref(), Some("Pending"));
-    assert_eq!(status.message.as_deref(), Some("the profile is not allowed; add it to allowedNodeProfiles"));
+    assert_eq!(
+        status.message.as_deref(),
+        Some("the profile is not allowed; add it to allowedNodeProfiles")
+    );
     house.apply(project(json!([{"name": "gpu-training"}]))).await;
-    let claim: api::NodeClaim =
-        house.see(Some("p-default"), &name, |claim| accepted(claim) == ("True", "Accepted")).await;
+    let claim: api::NodeClaim = house
+        .see(Some("p-default"), &name, |claim| {
+            accepted(claim) == ("True", "Accepted")
+        })
+        .await;
     let profile = claim.status.unwrap().profile.unwrap();
-    assert_eq!((profile.name.as_deref(), profile.source.as_deref()), (Some("gpu-training"), Some("explicit")));
+    assert_eq!(
+        (profile.name.as_deref(), profile.source.as_deref()),
+        (Some("gpu-training"), Some("explicit"))
+    );
 }
 
 #[tokio::test]
@@ -129,9 +169,17 @@ async fn without_its_policies_nothing_is_accepted() {
     house.plugins.load_policy(false);
     house.tenant("one", &quantity(1)).await;
     let name = house.claims(1).await[0].name_any();
-    house.see(Some("p-default"), &name, |claim| accepted(claim) == ("False", "PolicyMissing")).await;
+    house
+        .see(Some("p-default"), &name, |claim| {
+            accepted(claim) == ("False", "PolicyMissing")
+        })
+        .await;
     house.plugins.load_policy(true);
-    house.see(Some("p-default"), &name, |claim| accepted(claim) == ("True", "Accepted")).await;
+    house
+        .see(Some("p-default"), &name, |claim| {
+            accepted(claim) == ("True", "Accepted")
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -139,15 +187,27 @@ async fn a_profile_with_a_protected_key_and_a_missing_one_are_refused() {
     let house = House::open().await;
     house.tenant("one", &with_profile("gpu")).await;
     let name = house.claims(1).await[0].name_any();
-    house.see(Some("p-default"), &name, |claim| accepted(claim) == ("False", "ProfileMissing")).await;
     house
-        .apply(json!({"apiVersion": GROUP, "kind": "NodeProfile", "metadata": {"name": "gpu"},
-            "spec": {"nodeLabels": {"node-restriction.kubernetes.io/x": "y"}}}))
+        .see(Some("p-default"), &name, |claim| {
+            accepted(claim) == ("False", "ProfileMissing")
+        })
         .await;
-    house.see(Some("p-default"), &name, |claim| accepted(claim) == ("False", "ProtectedKey")).await;
+    house
+        .apply(
+            json!({"apiVersion": GROUP, "kind": "NodeProfile", "metadata": {"name": "gpu"},
+            "spec": {"nodeLabels": {"node-restriction.kubernetes.io/x": "y"}}}),
+        )
+        .await;
+    house
+        .see(Some("p-default"), &name, |claim| {
+            accepted(claim) == ("False", "ProtectedKey")
+        })
+        .await;
     house
         .see(None, "gpu", |profile: &api::NodeProfile| {
-            profile.status.as_ref().is_some_and(|status| crate::house::condition(&status.conditions, "Valid") == ("False", "ProtectedKey"))
+            profile.status.as_ref().is_some_and(|status| {
+                crate::house::condition(&status.conditions, "Valid") == ("False", "ProtectedKey")
+            })
         })
         .await;
 }
@@ -167,13 +227,26 @@ async fn a_claim_by_hand_is_marked_judged_and_released_with_its_tenant() {
             .apply(json!({"apiVersion": GROUP, "kind": "NodeClaim", "metadata": {"name": name, "namespace": "p-default"},
                 "spec": {"providerRef": "metal3", "vClusterRef": tenant}}))
             .await;
-        house.see(Some("p-default"), name, |claim| accepted(claim) == want).await;
+        house
+            .see(Some("p-default"), name, |claim| accepted(claim) == want)
+            .await;
     }
     let claims: Api<api::NodeClaim> = house.namespaced();
     let change = json!({"spec": {"providerRef": "nowhere"}});
-    claims.patch("mine", &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
-    house.see(Some("p-default"), "mine", |claim| accepted(claim) == ("False", "UnknownProvider")).await;
-    house.delete::<api::VirtualClusterInstance>(Some("p-default"), "one").await;
-    house.gone::<api::VirtualClusterInstance>(Some("p-default"), "one").await;
+    claims
+        .patch("mine", &PatchParams::default(), &Patch::Merge(&change))
+        .await
+        .unwrap();
+    house
+        .see(Some("p-default"), "mine", |claim| {
+            accepted(claim) == ("False", "UnknownProvider")
+        })
+        .await;
+    house
+        .delete::<api::VirtualClusterInstance>(Some("p-default"), "one")
+        .await;
+    house
+        .gone::<api::VirtualClusterInstance>(Some("p-default"), "one")
+        .await;
     house.gone::<api::NodeClaim>(Some("p-default"), "mine").await;
 }

@@ -1,6 +1,9 @@
 //! Tests of admission: what is refused, by which word, and what policies are shown.
 
-use hostler_api::{NodeClaimSpec, NodeEnvironmentSpec, NodeProviderSpec, NodeTypeSpec, ProjectSpec, VirtualClusterInstanceSpec};
+use hostler_api::{
+    NodeClaimSpec, NodeEnvironmentSpec, NodeProviderSpec, NodeTypeSpec, ProjectSpec,
+    VirtualClusterInstanceSpec,
+};
 use rstest::rstest;
 
 use super::*;
@@ -18,13 +21,22 @@ fn tenant() -> VirtualClusterInstance {
 
 fn provider() -> NodeProvider {
     let mut provider = NodeProvider::new("metal3", NodeProviderSpec::default());
-    provider.metadata.annotations = Some([(names::TENANT_PROPERTIES.to_owned(), names::PROPERTY_ENVIRONMENT.to_owned())].into());
+    provider.metadata.annotations = Some(
+        [(
+            names::TENANT_PROPERTIES.to_owned(),
+            names::PROPERTY_ENVIRONMENT.to_owned(),
+        )]
+        .into(),
+    );
     provider
 }
 
 fn claim(edit: impl FnOnce(&mut NodeClaimSpec)) -> NodeClaim {
-    let mut spec =
-        NodeClaimSpec { provider_ref: "metal3".into(), vcluster_ref: Some("one".into()), ..NodeClaimSpec::default() };
+    let mut spec = NodeClaimSpec {
+        provider_ref: "metal3".into(),
+        vcluster_ref: Some("one".into()),
+        ..NodeClaimSpec::default()
+    };
     edit(&mut spec);
     let mut claim = NodeClaim::new("one-bcdfg", spec);
     claim.metadata.namespace = Some("p-default".into());
@@ -46,7 +58,12 @@ fn codes<'a>(claim: &NodeClaim, edit: impl FnOnce(&mut Seen<'a>)) -> Vec<String>
         ..Seen::default()
     };
     edit(&mut seen);
-    check(claim, &seen).err().unwrap_or_default().into_iter().map(|reason| reason.code).collect()
+    check(claim, &seen)
+        .err()
+        .unwrap_or_default()
+        .into_iter()
+        .map(|reason| reason.code)
+        .collect()
 }
 
 #[rstest]
@@ -67,16 +84,23 @@ fn what_a_claim_names_must_be_there() {
     let plain = claim(|_| {});
     assert_eq!(codes(&plain, |seen| seen.project = None), ["ProjectNotRead"]);
     assert_eq!(codes(&plain, |seen| seen.tenant = None), ["UnknownTenant"]);
-    assert_eq!(codes(&plain, |seen| seen.private_nodes = Some(false)), ["PrivateNodesDisabled"]);
+    assert_eq!(
+        codes(&plain, |seen| seen.private_nodes = Some(false)),
+        ["PrivateNodesDisabled"]
+    );
     assert_eq!(codes(&plain, |seen| seen.private_nodes = None), ["TenantInvalid"]);
     assert_eq!(codes(&plain, |seen| seen.provider = None), ["UnknownProvider"]);
     let image = claim(|spec| {
-        spec.properties.insert(names::PROPERTY_OS_IMAGE.into(), "ubuntu".into());
+        spec.properties
+            .insert(names::PROPERTY_OS_IMAGE.into(), "ubuntu".into());
     });
     assert_eq!(codes(&image, |_| {}), [""; 0]);
     assert_eq!(codes(&image, |seen| seen.os_image = false), ["OSImageNotFound"]);
     let missing = ["ops".to_owned()];
-    assert_eq!(codes(&plain, |seen| seen.missing_ssh_keys = &missing), ["SSHKeyNotFound"]);
+    assert_eq!(
+        codes(&plain, |seen| seen.missing_ssh_keys = &missing),
+        ["SSHKeyNotFound"]
+    );
 }
 
 #[test]
@@ -89,7 +113,8 @@ fn a_claim_of_an_earlier_tenant_is_not_the_later_ones() {
 #[test]
 fn an_environment_must_fit_provider_and_tenant() {
     let claim = claim(|spec| {
-        spec.properties.insert(names::PROPERTY_ENVIRONMENT.into(), "rack".into());
+        spec.properties
+            .insert(names::PROPERTY_ENVIRONMENT.into(), "rack".into());
     });
     let environment = |provider: &str, tenant: Option<&str>| {
         NodeEnvironment::new(
@@ -114,15 +139,27 @@ fn an_environment_must_fit_provider_and_tenant() {
 #[test]
 fn a_type_of_another_provider_is_refused() {
     let claim = claim(|spec| spec.type_ref = Some("kubevirt.small".into()));
-    let other = NodeType::new("kubevirt.small", NodeTypeSpec { provider_ref: "kubevirt".into(), ..NodeTypeSpec::default() });
-    assert_eq!(codes(&claim, |seen| seen.node_type = Some(&other)), ["UnknownNodeType"]);
+    let other = NodeType::new(
+        "kubevirt.small",
+        NodeTypeSpec {
+            provider_ref: "kubevirt".into(),
+            ..NodeTypeSpec::default()
+        },
+    );
+    assert_eq!(
+        codes(&claim, |seen| seen.node_type = Some(&other)),
+        ["UnknownNodeType"]
+    );
 }
 
 #[test]
 fn every_refusal_of_a_missing_thing_has_a_remedy() {
     let claim = claim(|spec| spec.type_ref = Some("metal3.big".into()));
     let reasons = check(&claim, &Seen::default()).unwrap_err();
-    assert!(reasons.iter().all(|reason| reason.remedy.is_some()), "{reasons:?}");
+    assert!(
+        reasons.iter().all(|reason| reason.remedy.is_some()),
+        "{reasons:?}"
+    );
 }
 
 #[test]
@@ -130,9 +167,23 @@ fn policies_see_whole_objects_and_null_for_what_was_not_read() {
     let (project, tenant) = (project(), tenant());
     let mut claim = claim(|_| {});
     claim.metadata.resource_version = Some("17".into());
-    claim.metadata.annotations = Some([("kubectl.kubernetes.io/last-applied-configuration".to_owned(), "{}".to_owned())].into());
-    let choice = ProfileChoice { name: Some("gpu".into()), source: Some("explicit".into()), why: None };
-    let facts = TypeFacts { full_name: "metal3.gpu".into(), short_name: "gpu".into(), properties: BTreeMap::new() };
+    claim.metadata.annotations = Some(
+        [(
+            "kubectl.kubernetes.io/last-applied-configuration".to_owned(),
+            "{}".to_owned(),
+        )]
+        .into(),
+    );
+    let choice = ProfileChoice {
+        name: Some("gpu".into()),
+        source: Some("explicit".into()),
+        why: None,
+    };
+    let facts = TypeFacts {
+        full_name: "metal3.gpu".into(),
+        short_name: "gpu".into(),
+        properties: BTreeMap::new(),
+    };
     let full = request(
         TYPE_CHOICE,
         &Facts {
@@ -147,7 +198,10 @@ fn policies_see_whole_objects_and_null_for_what_was_not_read() {
     );
     insta::assert_json_snapshot!(full.json);
     let empty = request(CLAIM, &Facts::default());
-    assert_eq!(empty.json, json!({"project": null, "tenant": null, "claim": null, "profile": null, "nodeType": null}));
+    assert_eq!(
+        empty.json,
+        json!({"project": null, "tenant": null, "claim": null, "profile": null, "nodeType": null})
+    );
 }
 
 #[test]
@@ -161,12 +215,28 @@ fn usage_counts_what_was_accepted_or_holds_something() {
         } else {
             hostler_api::conditions::Fact::no("Accepted", "No", "")
         };
-        hostler_api::conditions::set(&mut status.conditions, &fact, None, "2026-11-29T12:00:00Z".parse().unwrap());
+        hostler_api::conditions::set(
+            &mut status.conditions,
+            &fact,
+            None,
+            "2026-11-29T12:00:00Z".parse().unwrap(),
+        );
         other.status = Some(status);
         other
     };
-    let all = [accepted("a", "one", true), accepted("b", "two", true), accepted("c", "one", false)];
+    let all = [
+        accepted("a", "one", true),
+        accepted("b", "two", true),
+        accepted("c", "one", false),
+    ];
     let usage = Usage::beside(&claim(|_| {}), all.iter());
-    assert_eq!((usage.project.nodeclaims, usage.tenant.nodeclaims, usage.user.is_none()), (2, 1, true));
+    assert_eq!(
+        (
+            usage.project.nodeclaims,
+            usage.tenant.nodeclaims,
+            usage.user.is_none()
+        ),
+        (2, 1, true)
+    );
     assert_eq!(usage.project.by_provider["metal3"], 2);
 }

@@ -37,12 +37,19 @@ fn pem(asked: &Asked) -> Vec<u8> {
     }
     params.distinguished_name.push(DnType::CommonName, asked.cn);
     if asked.unit {
-        params.distinguished_name.push(DnType::OrganizationalUnitName, "system:masters");
+        params
+            .distinguished_name
+            .push(DnType::OrganizationalUnitName, "system:masters");
     }
     if asked.san {
         params.subject_alt_names = vec![SanType::DnsName("kubernetes".try_into().unwrap())];
     }
-    params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap().into_bytes()
+    params
+        .serialize_request(&KeyPair::generate().unwrap())
+        .unwrap()
+        .pem()
+        .unwrap()
+        .into_bytes()
 }
 
 fn request(asked: &Asked) -> CertificateSigningRequest {
@@ -64,7 +71,10 @@ fn enrollment(approved: Option<&str>) -> Enrollment {
     let mut enrollment = Enrollment::new(
         "one.bare-metal-1",
         EnrollmentSpec {
-            tenant: NamedUid { name: "one".into(), uid: "t-1".into() },
+            tenant: NamedUid {
+                name: "one".into(),
+                uid: "t-1".into(),
+            },
             node_name: "bare-metal-1".into(),
             claim: None,
         },
@@ -124,8 +134,16 @@ fn a_second_request_of_a_token_is_denied_and_the_first_goes_on_after_a_crash() {
     let other = enrollment(Some("csr-0"));
     let decision = judge(&request(&KUBELET), &[&other]);
     assert_eq!(code(&decision), "TokenUsed");
-    let Decision::Deny { token, enrollment, .. } = decision else { panic!("denied") };
-    assert_eq!((token.as_deref(), enrollment.as_deref()), (Some("abcdef"), Some("one.bare-metal-1")));
+    let Decision::Deny {
+        token, enrollment, ..
+    } = decision
+    else {
+        panic!("denied")
+    };
+    assert_eq!(
+        (token.as_deref(), enrollment.as_deref()),
+        (Some("abcdef"), Some("one.bare-metal-1"))
+    );
 }
 
 #[test]
@@ -141,7 +159,10 @@ fn other_signers_and_decided_requests_are_left_alone() {
     assert_eq!(judge(&serving, &[&enrolled]), Decision::Ignore);
     let mut decided = request(&KUBELET);
     decided.status = Some(CertificateSigningRequestStatus {
-        conditions: Some(vec![CertificateSigningRequestCondition { type_: "Denied".into(), ..Default::default() }]),
+        conditions: Some(vec![CertificateSigningRequestCondition {
+            type_: "Denied".into(),
+            ..Default::default()
+        }]),
         ..Default::default()
     });
     assert_eq!(judge(&decided, &[&enrolled]), Decision::Ignore);

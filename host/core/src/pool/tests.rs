@@ -28,7 +28,10 @@ fn tenant() -> VirtualClusterInstance {
 }
 
 fn owner(tenant: &VirtualClusterInstance) -> Owner<'_> {
-    Owner { tenant, installation: "test" }
+    Owner {
+        tenant,
+        installation: "test",
+    }
 }
 
 fn pool(quantity: i64) -> Pool {
@@ -62,7 +65,11 @@ impl World {
 
     fn apply(&mut self, plan: &Plan) {
         for claim in &plan.creates {
-            if self.0.iter().any(|known| known.metadata.name == claim.metadata.name) {
+            if self
+                .0
+                .iter()
+                .any(|known| known.metadata.name == claim.metadata.name)
+            {
                 continue;
             }
             let mut made = claim.clone();
@@ -72,7 +79,11 @@ impl World {
             self.0.push(made);
         }
         for going in &plan.deletes {
-            if let Some(claim) = self.0.iter_mut().find(|claim| claim.metadata.uid.as_deref() == Some(&going.uid)) {
+            if let Some(claim) = self
+                .0
+                .iter_mut()
+                .find(|claim| claim.metadata.uid.as_deref() == Some(&going.uid))
+            {
                 claim.metadata.deletion_timestamp = Some(Time(noon()));
             }
         }
@@ -85,7 +96,12 @@ impl World {
     fn set(&mut self, index: usize, phase: &str) {
         let status = self.0[index].status.get_or_insert_with(NodeClaimStatus::default);
         status.phase = Some(phase.into());
-        conditions::set(&mut status.conditions, &Fact::no("Provisioned", "Lost", ""), None, noon());
+        conditions::set(
+            &mut status.conditions,
+            &Fact::no("Provisioned", "Lost", ""),
+            None,
+            noon(),
+        );
     }
 
     fn turn(&mut self, quantity: i64, free: Option<i64>, now: Timestamp) -> Plan {
@@ -109,7 +125,10 @@ fn names_are_of_the_alphabet_and_follow_from_tenant_pool_slot_and_round() {
     let first = name(owner(&tenant), "gpu", Slot { number: 0, round: 0 });
     assert_eq!(first, name(owner(&tenant), "gpu", Slot { number: 0, round: 0 }));
     let tail = first.strip_prefix("one-").unwrap();
-    assert!(tail.len() == 5 && tail.bytes().all(|letter| ALPHABET.contains(&letter)), "{first}");
+    assert!(
+        tail.len() == 5 && tail.bytes().all(|letter| ALPHABET.contains(&letter)),
+        "{first}"
+    );
     for (pool, number, round) in [("cpu", 0, 0), ("gpu", 1, 0), ("gpu", 0, 1)] {
         assert_ne!(first, name(owner(&tenant), pool, Slot { number, round }));
     }
@@ -117,7 +136,10 @@ fn names_are_of_the_alphabet_and_follow_from_tenant_pool_slot_and_round() {
     again.metadata.uid = Some("t-2".into());
     assert_ne!(first, name(owner(&again), "gpu", Slot { number: 0, round: 0 }));
     again.metadata.name = Some("x".repeat(80));
-    assert_eq!(name(owner(&again), "gpu", Slot { number: 0, round: 0 }).len(), MAX_NAME);
+    assert_eq!(
+        name(owner(&again), "gpu", Slot { number: 0, round: 0 }).len(),
+        MAX_NAME
+    );
 }
 
 #[test]
@@ -168,7 +190,12 @@ fn the_unready_go_first_then_the_marked_then_the_newest() {
         world.set(index, phase::AVAILABLE);
     }
     let marked = world.0[1].status.as_mut().unwrap();
-    conditions::set(&mut marked.conditions, &Fact::yes(names::PREFERRED_DELETION, "Asked", ""), None, noon());
+    conditions::set(
+        &mut marked.conditions,
+        &Fact::yes(names::PREFERRED_DELETION, "Asked", ""),
+        None,
+        noon(),
+    );
     let order: Vec<Option<String>> = world.0.iter().map(|claim| claim.metadata.name.clone()).collect();
     let mut gone = |quantity| -> Vec<Option<String>> {
         let plan = world.turn(quantity, None, noon());
@@ -191,7 +218,10 @@ fn a_failed_claim_is_replaced_once_its_wait_is_over_and_under_another_name() {
     let late = world.turn(1, None, after(11));
     assert_eq!(late.deletes[0].why, "Replaced");
     assert_ne!(late.creates[0].metadata.name, world.0[0].metadata.name);
-    assert_eq!(late.creates[0].metadata.annotations.as_ref().unwrap()[names::ATTEMPT], "1");
+    assert_eq!(
+        late.creates[0].metadata.annotations.as_ref().unwrap()[names::ATTEMPT],
+        "1"
+    );
     assert_eq!(world.turn(1, None, after(12)), Plan::default());
 }
 
@@ -219,10 +249,22 @@ fn a_claim_that_had_joined_starts_its_waits_anew() {
     let mut world = World::default();
     world.turn(1, None, noon());
     world.set(0, phase::FAILED);
-    world.0[0].metadata.annotations.as_mut().unwrap().insert(names::ATTEMPT.into(), "3".into());
+    world.0[0]
+        .metadata
+        .annotations
+        .as_mut()
+        .unwrap()
+        .insert(names::ATTEMPT.into(), "3".into());
     world.0[0].status.as_mut().unwrap().node_uid = Some("n-1".into());
     let plan = world.turn(1, None, after(3600));
-    assert!(!plan.creates[0].metadata.annotations.as_ref().unwrap().contains_key(names::ATTEMPT));
+    assert!(
+        !plan.creates[0]
+            .metadata
+            .annotations
+            .as_ref()
+            .unwrap()
+            .contains_key(names::ATTEMPT)
+    );
 }
 
 #[test]
@@ -232,12 +274,20 @@ fn claims_of_others_are_neither_counted_nor_touched() {
     let mut by_hand = NodeClaim::new("one-mine", NodeClaimSpec::default());
     by_hand.metadata.namespace = Some("p-default".into());
     let mut earlier = world.0[0].clone();
-    earlier.metadata.labels.as_mut().unwrap().insert(names::TENANT_UID.into(), "t-0".into());
+    earlier
+        .metadata
+        .labels
+        .as_mut()
+        .unwrap()
+        .insert(names::TENANT_UID.into(), "t-0".into());
     world.0[0] = earlier;
     world.0.push(by_hand);
     let plan = world.turn(1, None, noon());
     assert!(plan.deletes.is_empty());
-    assert_eq!(plan.creates[0].metadata.annotations.as_ref().unwrap()[names::SLOT], "0.1");
+    assert_eq!(
+        plan.creates[0].metadata.annotations.as_ref().unwrap()[names::SLOT],
+        "0.1"
+    );
     let tenant = tenant();
     assert_eq!(orphaned(owner(&tenant), &[], &world.seen()).len(), 1);
 }
@@ -252,7 +302,10 @@ fn an_edited_pool_leaves_its_claims_and_says_what_differs() {
     edited.requirements.clear();
     assert_eq!(drift(&edited, &world.0[0]), ["nodeTypeSelector", "nodeLabels"]);
     let tenant = tenant();
-    assert_eq!(plan(owner(&tenant), &edited, &world.seen(), None, noon()), Plan::default());
+    assert_eq!(
+        plan(owner(&tenant), &edited, &world.seen(), None, noon()),
+        Plan::default()
+    );
 }
 
 #[test]
@@ -265,12 +318,23 @@ fn the_status_says_how_full_and_why_not() {
     waiting.reason = Some("NoCapacity".into());
     waiting.message = Some("every machine is taken".into());
     let one = status(owner(&tenant), &pool(2), &world.seen());
-    assert_eq!((one.quantity, one.claims, one.available, one.reason.as_deref()), (2, 2, 1, Some("NoCapacity")));
+    assert_eq!(
+        (one.quantity, one.claims, one.available, one.reason.as_deref()),
+        (2, 2, 1, Some("NoCapacity"))
+    );
     let mut text = String::new();
     assert_eq!(filled(&[one], &mut text).status, Some(false));
     world.set(1, phase::AVAILABLE);
     let full = status(owner(&tenant), &pool(2), &world.seen());
-    let dynamic = status(owner(&tenant), &Pool { kind: Kind::Dynamic, name: "d".into(), ..pool(0) }, &world.seen());
+    let dynamic = status(
+        owner(&tenant),
+        &Pool {
+            kind: Kind::Dynamic,
+            name: "d".into(),
+            ..pool(0)
+        },
+        &world.seen(),
+    );
     assert_eq!(dynamic.reason.as_deref(), Some("NotServedYet"));
     let mut text = String::new();
     assert_eq!(filled(&[full, dynamic], &mut text).status, Some(true));

@@ -43,7 +43,9 @@ impl Contest {
     #[must_use]
     pub fn resting(&self, now: Timestamp) -> Option<Duration> {
         let (until, _) = self.rest?;
-        Duration::try_from(until.duration_since(now)).ok().filter(|left| !left.is_zero())
+        Duration::try_from(until.duration_since(now))
+            .ok()
+            .filter(|left| !left.is_zero())
     }
 
     fn forget(&mut self, now: Timestamp) {

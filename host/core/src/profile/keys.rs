@@ -18,7 +18,10 @@ pub(super) struct Keys {
 /// The node's labels.
 pub(super) fn labels(work: &mut Work<'_>) -> Keys {
     let current = work.node.metadata.labels.clone().unwrap_or_default();
-    let wanted = work.spec().map(|spec| spec.node_labels.clone()).unwrap_or_default();
+    let wanted = work
+        .spec()
+        .map(|spec| spec.node_labels.clone())
+        .unwrap_or_default();
     let joined = work.joined.labels.clone();
     let applied = work.applied.labels.clone();
     let mut keys = owned(work, "label", &current, &wanted, &joined, applied);
@@ -37,7 +40,10 @@ pub(super) fn labels(work: &mut Work<'_>) -> Keys {
 /// The node's annotations.
 pub(super) fn annotations(work: &mut Work<'_>) -> Keys {
     let current = work.node.metadata.annotations.clone().unwrap_or_default();
-    let wanted = work.spec().map(|spec| spec.node_annotations.clone()).unwrap_or_default();
+    let wanted = work
+        .spec()
+        .map(|spec| spec.node_annotations.clone())
+        .unwrap_or_default();
     let applied = work.applied.annotations.clone();
     owned(work, "annotation", &current, &wanted, &BTreeMap::new(), applied)
 }
@@ -52,7 +58,10 @@ fn owned(
 ) -> Keys {
     let mut patch = Map::new();
     if matches!(work.assignment, Assignment::Unknown) {
-        return Keys { patch, owned: applied };
+        return Keys {
+            patch,
+            owned: applied,
+        };
     }
     let mut owned = Vec::new();
     for (key, value) in wanted {
@@ -95,22 +104,36 @@ fn owned(
 fn assignment(work: &mut Work<'_>, current: &BTreeMap<String, String>) -> Map<String, Value> {
     let mut patch = Map::new();
     let name = work.profile_name().map(ToOwned::to_owned);
-    let before = work.memory.profile.as_ref().and_then(|choice| choice.name.clone()).filter(|_| !work.fresh);
+    let before = work
+        .memory
+        .profile
+        .as_ref()
+        .and_then(|choice| choice.name.clone())
+        .filter(|_| !work.fresh);
     if matches!(work.assignment, Assignment::Unknown) && name.is_none() {
         return patch;
     }
     let shown = current.get(names::NODE_PROFILE);
     if shown != name.as_ref() {
-        patch.insert(names::NODE_PROFILE.to_owned(), name.clone().map_or(Value::Null, Value::String));
+        patch.insert(
+            names::NODE_PROFILE.to_owned(),
+            name.clone().map_or(Value::Null, Value::String),
+        );
         // Another value than the host's last one is somebody's claim; a missing one was taken away if it had been set.
         let claimed = shown.is_some() && shown != before.as_ref();
         let taken = shown.is_none() && before.is_some() && before == name;
         if claimed || taken {
             work.corrections += usize::from(!work.fresh);
-            let (shown, name) = (shown.map_or("nothing", String::as_str), name.as_deref().unwrap_or("none"));
+            let (shown, name) = (
+                shown.map_or("nothing", String::as_str),
+                name.as_deref().unwrap_or("none"),
+            );
             work.told.push(Told {
                 reason: "ProfileLabelCorrected",
-                message: format!("label {} said {shown}; the node's profile is {name}", names::NODE_PROFILE),
+                message: format!(
+                    "label {} said {shown}; the node's profile is {name}",
+                    names::NODE_PROFILE
+                ),
             });
         }
     }
@@ -123,7 +146,10 @@ fn assignment(work: &mut Work<'_>, current: &BTreeMap<String, String>) -> Map<St
     };
     let promoted = name.filter(|_| explicit);
     if current.get(names::NODE_PROFILE_PROMOTED) != promoted.as_ref() {
-        patch.insert(names::NODE_PROFILE_PROMOTED.to_owned(), promoted.map_or(Value::Null, Value::String));
+        patch.insert(
+            names::NODE_PROFILE_PROMOTED.to_owned(),
+            promoted.map_or(Value::Null, Value::String),
+        );
     }
     patch
 }

@@ -12,20 +12,54 @@ use super::{APPLIED, APPLYING, REMOVED, Told, Work};
 pub(super) fn patch(work: &mut Work<'_>, done: &Applied, startup: Option<&str>) -> Map<String, Value> {
     let mut patch = Map::new();
     for (mark, before, after) in [
-        (names::OWNED_LABELS, list(&work.applied.labels), list(&done.labels)),
-        (names::OWNED_ANNOTATIONS, list(&work.applied.annotations), list(&done.annotations)),
-        (names::OWNED_TAINTS, list(&work.applied.taints), list(&done.taints)),
+        (
+            names::OWNED_LABELS,
+            list(&work.applied.labels),
+            list(&done.labels),
+        ),
+        (
+            names::OWNED_ANNOTATIONS,
+            list(&work.applied.annotations),
+            list(&done.annotations),
+        ),
+        (
+            names::OWNED_TAINTS,
+            list(&work.applied.taints),
+            list(&done.taints),
+        ),
     ] {
         set(work, &mut patch, mark, before, after);
     }
-    let before = work.memory.startup_taints.clone().filter(|state| state != APPLYING);
-    set(work, &mut patch, names::STARTUP_TAINTS, before, startup.map(ToOwned::to_owned));
+    let before = work
+        .memory
+        .startup_taints
+        .clone()
+        .filter(|state| state != APPLYING);
+    set(
+        work,
+        &mut patch,
+        names::STARTUP_TAINTS,
+        before,
+        startup.map(ToOwned::to_owned),
+    );
     patch
 }
 
 /// `before` is what the host wrote last, `after` what shall stand.
-fn set(work: &mut Work<'_>, patch: &mut Map<String, Value>, mark: &str, before: Option<String>, after: Option<String>) {
-    let current = work.node.metadata.annotations.as_ref().and_then(|all| all.get(mark)).cloned();
+fn set(
+    work: &mut Work<'_>,
+    patch: &mut Map<String, Value>,
+    mark: &str,
+    before: Option<String>,
+    after: Option<String>,
+) {
+    let current = work
+        .node
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get(mark))
+        .cloned();
     if current == after {
         return;
     }
@@ -39,7 +73,9 @@ fn set(work: &mut Work<'_>, patch: &mut Map<String, Value>, mark: &str, before: 
         work.corrections += usize::from(!work.fresh);
         work.told.push(Told {
             reason: "OwnershipRewritten",
-            message: format!("annotation {mark} was changed by somebody else; it only shows what the host remembers"),
+            message: format!(
+                "annotation {mark} was changed by somebody else; it only shows what the host remembers"
+            ),
         });
     }
 }

@@ -28,7 +28,11 @@ pub(super) fn id(taint: &Taint) -> String {
 
 fn by_id(taints: &[Taint]) -> BTreeMap<String, Taint> {
     // Of two with one key and effect the first stands, as people read a list.
-    taints.iter().rev().map(|taint| (id(taint), taint.clone())).collect()
+    taints
+        .iter()
+        .rev()
+        .map(|taint| (id(taint), taint.clone()))
+        .collect()
 }
 
 fn value(taint: &Taint) -> &str {
@@ -41,7 +45,12 @@ fn same(a: &Taint, b: &Taint) -> bool {
 
 /// The taints of the node.
 pub(super) fn taints(work: &mut Work<'_>) -> Taints {
-    let current = work.node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    let current = work
+        .node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.clone())
+        .unwrap_or_default();
     let mut list = current.clone();
     let wanted = by_id(&work.spec().map(|spec| spec.taints.clone()).unwrap_or_default());
     let joined = by_id(&work.joined.taints);
@@ -61,11 +70,19 @@ pub(super) fn taints(work: &mut Work<'_>) -> Taints {
             work.corrections += usize::from(!work.fresh && !applied.contains(key));
         }
     }
-    let lasting = |key: &str| wanted.contains_key(key) || joined.contains_key(key) || owned.iter().any(|own| own == key);
+    let lasting = |key: &str| {
+        wanted.contains_key(key) || joined.contains_key(key) || owned.iter().any(|own| own == key)
+    };
     let (startup, startup_owned) = startup(work, &mut list, lasting);
     let changed = list.len() != current.len() || list.iter().zip(&current).any(|(a, b)| !same(a, b));
     let adds_startup = startup.as_deref() == Some(APPLYING);
-    Taints { patch: changed.then(|| json!(list)), owned, startup, adds_startup, startup_owned }
+    Taints {
+        patch: changed.then(|| json!(list)),
+        owned,
+        startup,
+        adds_startup,
+        startup_owned,
+    }
 }
 
 fn steady(
@@ -107,7 +124,10 @@ fn steady(
 
 /// Sets a taint in its place, or at the end. True when the list changed.
 fn put(list: &mut Vec<Taint>, taint: &Taint) -> bool {
-    match list.iter_mut().find(|known| known.key == taint.key && known.effect == taint.effect) {
+    match list
+        .iter_mut()
+        .find(|known| known.key == taint.key && known.effect == taint.effect)
+    {
         Some(known) if same(known, taint) => false,
         Some(known) => {
             known.value.clone_from(&taint.value);
@@ -127,7 +147,12 @@ fn startup(
     lasting: impl Fn(&str) -> bool,
 ) -> (Option<String>, Vec<String>) {
     let mut wanted = by_id(&work.joined.startup_taints);
-    wanted.extend(by_id(&work.spec().map(|spec| spec.startup_taints.clone()).unwrap_or_default()));
+    wanted.extend(by_id(
+        &work
+            .spec()
+            .map(|spec| spec.startup_taints.clone())
+            .unwrap_or_default(),
+    ));
     wanted.retain(|key, _| !lasting(key));
     let recorded = work.applied.startup_taints.clone();
     match work.memory.startup_taints.as_deref() {
@@ -140,7 +165,11 @@ fn startup(
         }
         before => {
             let recorded_for_it = before.is_some();
-            let keys = if recorded_for_it { recorded } else { wanted.keys().cloned().collect() };
+            let keys = if recorded_for_it {
+                recorded
+            } else {
+                wanted.keys().cloned().collect()
+            };
             if work.ready {
                 list.retain(|taint| !keys.contains(&id(taint)) || lasting(&id(taint)));
                 return (Some(REMOVED.to_owned()), keys);

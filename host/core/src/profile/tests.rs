@@ -15,11 +15,19 @@ fn noon() -> Timestamp {
 }
 
 fn taint(key: &str, value: &str) -> Taint {
-    Taint { key: key.into(), value: Some(value.into()), effect: "NoSchedule".into(), time_added: None }
+    Taint {
+        key: key.into(),
+        value: Some(value.into()),
+        effect: "NoSchedule".into(),
+        time_added: None,
+    }
 }
 
 fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect()
 }
 
 /// The profile of the first seed.
@@ -53,10 +61,24 @@ enum Cut {
 
 impl World {
     fn new() -> Self {
-        let mut node = Node { spec: Some(NodeSpec::default()), status: Some(NodeStatus::default()), ..Node::default() };
+        let mut node = Node {
+            spec: Some(NodeSpec::default()),
+            status: Some(NodeStatus::default()),
+            ..Node::default()
+        };
         node.metadata.uid = Some("n-1".into());
-        let claim = NodeClaimSpec { node_labels: map(&[("workload", "gpu")]), ..NodeClaimSpec::default() };
-        Self { node, memory: EnrollmentStatus::default(), claim, generation: 1, writes: 0, told: Vec::new() }
+        let claim = NodeClaimSpec {
+            node_labels: map(&[("workload", "gpu")]),
+            ..NodeClaimSpec::default()
+        };
+        Self {
+            node,
+            memory: EnrollmentStatus::default(),
+            claim,
+            generation: 1,
+            writes: 0,
+            told: Vec::new(),
+        }
     }
 
     fn turn(&mut self, assignment: &Assignment<'_>, cut: Cut) -> Turn {
@@ -94,36 +116,78 @@ impl World {
 
     fn profile(&mut self, spec: &NodeProfileSpec, source: &str) -> Turn {
         let generation = self.generation;
-        self.turn(&Assignment::Profile(assigned(spec, source, generation)), Cut::Never)
+        self.turn(
+            &Assignment::Profile(assigned(spec, source, generation)),
+            Cut::Never,
+        )
     }
 
     fn settle(&mut self, spec: &NodeProfileSpec) {
         self.profile(spec, EXPLICIT);
         self.writes = 0;
-        assert_eq!(self.profile(spec, EXPLICIT), Turn::default(), "a steady node writes nothing");
+        assert_eq!(
+            self.profile(spec, EXPLICIT),
+            Turn::default(),
+            "a steady node writes nothing"
+        );
     }
 
     fn ready(&mut self, yes: bool) {
         let status = if yes { "True" } else { "False" };
-        self.node.status.get_or_insert_with(NodeStatus::default).conditions =
-            Some(vec![NodeCondition { type_: "Ready".into(), status: status.into(), ..NodeCondition::default() }]);
+        self.node
+            .status
+            .get_or_insert_with(NodeStatus::default)
+            .conditions = Some(vec![NodeCondition {
+            type_: "Ready".into(),
+            status: status.into(),
+            ..NodeCondition::default()
+        }]);
     }
 
     fn label(&self, key: &str) -> Option<&str> {
-        self.node.metadata.labels.as_ref().and_then(|all| all.get(key)).map(String::as_str)
+        self.node
+            .metadata
+            .labels
+            .as_ref()
+            .and_then(|all| all.get(key))
+            .map(String::as_str)
     }
 
     fn annotation(&self, key: &str) -> Option<&str> {
-        self.node.metadata.annotations.as_ref().and_then(|all| all.get(key)).map(String::as_str)
+        self.node
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|all| all.get(key))
+            .map(String::as_str)
     }
 
     fn set_label(&mut self, key: &str, value: &str) {
-        self.node.metadata.labels.get_or_insert_default().insert(key.into(), value.into());
+        self.node
+            .metadata
+            .labels
+            .get_or_insert_default()
+            .insert(key.into(), value.into());
     }
 
     fn taints(&self) -> Vec<String> {
-        let taints = self.node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
-        taints.iter().map(|taint| format!("{}={}:{}", taint.key, taint.value.clone().unwrap_or_default(), taint.effect)).collect()
+        let taints = self
+            .node
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.taints.clone())
+            .unwrap_or_default();
+        taints
+            .iter()
+            .map(|taint| {
+                format!(
+                    "{}={}:{}",
+                    taint.key,
+                    taint.value.clone().unwrap_or_default(),
+                    taint.effect
+                )
+            })
+            .collect()
     }
 
     fn set_taints(&mut self, taints: &[Taint]) {
@@ -140,8 +204,16 @@ impl World {
 
 fn assigned<'a>(spec: &'a NodeProfileSpec, source: &str, generation: i64) -> Assigned<'a> {
     Assigned {
-        choice: ProfileChoice { name: Some("gpu-training".into()), source: Some(source.into()), why: None },
-        version: ProfileVersion { name: "gpu-training".into(), uid: "p-1".into(), generation },
+        choice: ProfileChoice {
+            name: Some("gpu-training".into()),
+            source: Some(source.into()),
+            why: None,
+        },
+        version: ProfileVersion {
+            name: "gpu-training".into(),
+            uid: "p-1".into(),
+            generation,
+        },
         spec,
     }
 }
@@ -172,10 +244,22 @@ fn a_node_joins_with_everything_and_loses_the_startup_taint_when_ready() {
     assert_eq!(world.label(names::NODE_PROFILE), Some("gpu-training"));
     assert_eq!(world.label(names::NODE_PROFILE_PROMOTED), Some("gpu-training"));
     assert_eq!(world.annotation("ops.vcluster.com/owner"), Some("ml-platform"));
-    assert_eq!(world.annotation(names::OWNED_LABELS), Some("[\"workload.vcluster.com/class\"]"));
-    assert_eq!(world.annotation(names::OWNED_TAINTS), Some("[\"nvidia.com/gpu:NoSchedule\"]"));
+    assert_eq!(
+        world.annotation(names::OWNED_LABELS),
+        Some("[\"workload.vcluster.com/class\"]")
+    );
+    assert_eq!(
+        world.annotation(names::OWNED_TAINTS),
+        Some("[\"nvidia.com/gpu:NoSchedule\"]")
+    );
     assert_eq!(world.annotation(names::STARTUP_TAINTS), Some("applied"));
-    assert_eq!(world.taints(), ["nvidia.com/gpu=true:NoSchedule", "node.vcluster.com/bootstrap=true:NoSchedule"]);
+    assert_eq!(
+        world.taints(),
+        [
+            "nvidia.com/gpu=true:NoSchedule",
+            "node.vcluster.com/bootstrap=true:NoSchedule"
+        ]
+    );
     world.settle(&gpu_training());
     world.ready(true);
     world.profile(&gpu_training(), EXPLICIT);
@@ -192,13 +276,18 @@ fn an_edit_adds_changes_and_prunes_only_what_is_the_profiles() {
     world.set_label("foreign", "stays");
     let mut edited = gpu_training();
     edited.node_labels = map(&[("compliance.vcluster.com/audited", "true")]);
-    edited.node_annotations.insert("ops.vcluster.com/owner".into(), "platform".into());
+    edited
+        .node_annotations
+        .insert("ops.vcluster.com/owner".into(), "platform".into());
     edited.taints = vec![taint("nvidia.com/gpu", "false")];
     world.generation = 2;
     world.profile(&edited, EXPLICIT);
     assert_eq!(world.label("compliance.vcluster.com/audited"), Some("true"));
     assert_eq!(world.label("workload.vcluster.com/class"), None);
-    assert_eq!((world.label("foreign"), world.label("workload")), (Some("stays"), Some("gpu")));
+    assert_eq!(
+        (world.label("foreign"), world.label("workload")),
+        (Some("stays"), Some("gpu"))
+    );
     assert_eq!(world.annotation("ops.vcluster.com/owner"), Some("platform"));
     assert_eq!(world.taints()[0], "nvidia.com/gpu=false:NoSchedule");
     assert_eq!(world.told, [], "an edit of the profile is no clash");
@@ -218,7 +307,10 @@ fn startup_taints_never_come_back() {
     world.settle(&edited);
     assert_eq!(world.taints(), ["nvidia.com/gpu=true:NoSchedule"]);
     // An operator's own taint of that key is not ours to take.
-    world.set_taints(&[taint("nvidia.com/gpu", "true"), taint("node.vcluster.com/bootstrap", "true")]);
+    world.set_taints(&[
+        taint("nvidia.com/gpu", "true"),
+        taint("node.vcluster.com/bootstrap", "true"),
+    ]);
     world.settle(&edited);
     assert_eq!(world.taints().len(), 2);
 }
@@ -238,7 +330,10 @@ fn a_startup_taint_that_its_owner_removed_while_the_first_write_was_refused_stay
     // The kubelet registered it, the first turn saw it, and the patch met a newer Node on which its owner had removed it.
     world.set_taints(&[taint("node.vcluster.com/bootstrap", "true")]);
     let spec = gpu_training();
-    world.turn(&Assignment::Profile(assigned(&spec, EXPLICIT, 1)), Cut::AfterIntent);
+    world.turn(
+        &Assignment::Profile(assigned(&spec, EXPLICIT, 1)),
+        Cut::AfterIntent,
+    );
     world.set_taints(&[]);
     world.settle(&spec);
     assert_eq!(world.taints(), ["nvidia.com/gpu=true:NoSchedule"]);
@@ -251,7 +346,10 @@ fn of_several_startup_taints_that_a_kubelet_registered_a_missing_one_was_removed
     spec.startup_taints.push(taint("second", ""));
     world.set_taints(&[taint("second", "")]);
     world.settle(&spec);
-    assert_eq!(world.taints(), ["second=:NoSchedule", "nvidia.com/gpu=true:NoSchedule"]);
+    assert_eq!(
+        world.taints(),
+        ["second=:NoSchedule", "nvidia.com/gpu=true:NoSchedule"]
+    );
 }
 
 #[test]
@@ -310,7 +408,13 @@ fn what_a_node_claims_about_itself_is_overwritten_and_told() {
     world.set_label(names::NODE_PROFILE, "privileged");
     let turn = world.profile(&gpu_training(), EXPLICIT);
     assert_eq!((turn.corrections, turn.told.len()), (1, 1));
-    world.node.metadata.labels.as_mut().unwrap().remove(names::NODE_PROFILE);
+    world
+        .node
+        .metadata
+        .labels
+        .as_mut()
+        .unwrap()
+        .remove(names::NODE_PROFILE);
     assert_eq!(world.profile(&gpu_training(), EXPLICIT).corrections, 1);
 }
 
@@ -320,13 +424,25 @@ fn a_node_cannot_have_its_own_keys_pruned_by_listing_them() {
     world.settle(&gpu_training());
     world.set_label("victim", "x");
     let forged = "[\"victim\",\"workload\"]";
-    world.node.metadata.annotations.as_mut().unwrap().insert(names::OWNED_LABELS.into(), forged.into());
+    world
+        .node
+        .metadata
+        .annotations
+        .as_mut()
+        .unwrap()
+        .insert(names::OWNED_LABELS.into(), forged.into());
     world.generation = 2;
     let mut edited = gpu_training();
     edited.node_labels.clear();
     world.profile(&edited, EXPLICIT);
     assert_eq!(world.label("victim"), Some("x"));
-    world.node.metadata.annotations.as_mut().unwrap().insert(names::OWNED_LABELS.into(), forged.into());
+    world
+        .node
+        .metadata
+        .annotations
+        .as_mut()
+        .unwrap()
+        .insert(names::OWNED_LABELS.into(), forged.into());
     let turn = world.profile(&edited, EXPLICIT);
     assert_eq!(turn.told[0].reason, "OwnershipRewritten");
     assert_eq!(world.annotation(names::OWNED_LABELS), None);
@@ -340,7 +456,13 @@ fn a_clash_is_won_counted_and_told_once() {
     world.settle(&gpu_training());
     assert_eq!(world.label("workload.vcluster.com/class"), Some("gpu"));
     assert_eq!(world.taints()[0], "nvidia.com/gpu=true:NoSchedule");
-    assert_eq!(world.memory.clashes, ["label:workload.vcluster.com/class", "taint:nvidia.com/gpu:NoSchedule"]);
+    assert_eq!(
+        world.memory.clashes,
+        [
+            "label:workload.vcluster.com/class",
+            "taint:nvidia.com/gpu:NoSchedule"
+        ]
+    );
     assert_eq!(world.told.len(), 2);
     world.set_label("workload.vcluster.com/class", "tpu");
     let turn = world.profile(&gpu_training(), EXPLICIT);
@@ -349,7 +471,11 @@ fn a_clash_is_won_counted_and_told_once() {
     world.generation = 2;
     world.settle(&NodeProfileSpec::default());
     assert_eq!(world.label("workload.vcluster.com/class"), Some("cpu"));
-    assert!(world.taints().contains(&"nvidia.com/gpu=maybe:NoSchedule".to_owned()));
+    assert!(
+        world
+            .taints()
+            .contains(&"nvidia.com/gpu=maybe:NoSchedule".to_owned())
+    );
 }
 
 #[test]
@@ -372,17 +498,31 @@ fn revocation_takes_what_attracts_and_leaves_what_repels() {
     world.settle(&gpu_training());
     world.ready(true);
     world.settle(&gpu_training());
-    let revoked = Assignment::Revoked(Reason::new("ProfileNotAllowed", "project default no longer allows gpu-training"));
+    let revoked = Assignment::Revoked(Reason::new(
+        "ProfileNotAllowed",
+        "project default no longer allows gpu-training",
+    ));
     world.turn(&revoked, Cut::Never);
-    for key in ["workload.vcluster.com/class", names::NODE_PROFILE, names::NODE_PROFILE_PROMOTED] {
+    for key in [
+        "workload.vcluster.com/class",
+        names::NODE_PROFILE,
+        names::NODE_PROFILE_PROMOTED,
+    ] {
         assert_eq!(world.label(key), None, "{key}");
     }
     assert_eq!(world.annotation("ops.vcluster.com/owner"), None);
     assert_eq!(world.taints(), ["nvidia.com/gpu=true:NoSchedule"]);
     assert_eq!(world.turn(&revoked, Cut::Never), Turn::default());
     let in_sync = conditions::find(&world.memory.conditions, IN_SYNC).unwrap();
-    assert_eq!((in_sync.status.as_str(), in_sync.reason.as_deref()), ("False", Some("ProfileNotAllowed")));
-    assert_eq!(world.memory.profile.as_ref().unwrap().name.as_deref(), Some("gpu-training"), "the next turn must know which");
+    assert_eq!(
+        (in_sync.status.as_str(), in_sync.reason.as_deref()),
+        ("False", Some("ProfileNotAllowed"))
+    );
+    assert_eq!(
+        world.memory.profile.as_ref().unwrap().name.as_deref(),
+        Some("gpu-training"),
+        "the next turn must know which"
+    );
     // Another profile takes the taint over, or away.
     world.generation = 2;
     world.settle(&NodeProfileSpec::default());
@@ -411,7 +551,10 @@ fn while_nothing_can_be_told_a_node_keeps_what_it_has() {
     // On a node that just joined only what the claim gives is set, and its profile comes whole later.
     let mut young = World::new();
     young.turn(&Assignment::Unknown, Cut::Never);
-    assert_eq!((young.label("workload"), young.label(names::NODE_PROFILE)), (Some("gpu"), None));
+    assert_eq!(
+        (young.label("workload"), young.label(names::NODE_PROFILE)),
+        (Some("gpu"), None)
+    );
     assert_eq!(young.turn(&Assignment::Unknown, Cut::Never), Turn::default());
     young.profile(&gpu_training(), EXPLICIT);
     assert_eq!(young.taints().len(), 2);
@@ -441,7 +584,10 @@ fn a_contested_node_is_left_alone_and_says_so() {
 #[test]
 fn what_a_claim_gives_is_frozen_at_the_join_and_never_protected() {
     let mut world = World::new();
-    world.claim.node_labels.insert("node-restriction.kubernetes.io/x".into(), "y".into());
+    world
+        .claim
+        .node_labels
+        .insert("node-restriction.kubernetes.io/x".into(), "y".into());
     world.settle(&gpu_training());
     assert_eq!(world.label("node-restriction.kubernetes.io/x"), None);
     world.claim.node_labels = map(&[("workload", "other")]);

@@ -39,7 +39,10 @@ const PRIVATE_NODES: Shape = Fields(&[
     ("kubelet", Fields(&[("config", OpenMap)])),
     ("autoUpgrade", AUTO_UPGRADE),
     ("joinNode", JOIN_NODE),
-    ("vpn", Fields(&[("enabled", Flag), ("nodeToNode", Fields(&[("enabled", Flag)]))])),
+    (
+        "vpn",
+        Fields(&[("enabled", Flag), ("nodeToNode", Fields(&[("enabled", Flag)]))]),
+    ),
     ("daemon", DAEMON),
     ("autoNodes", List(&AUTO_NODES)),
 ]);
@@ -64,7 +67,10 @@ const JOIN_NODE: Shape = Fields(&[
         "containerd",
         Fields(&[
             ("enabled", Flag),
-            ("registry", Fields(&[("configPath", Text), ("mirrors", OpenMap), ("auth", OpenMap)])),
+            (
+                "registry",
+                Fields(&[("configPath", Text), ("mirrors", OpenMap), ("auth", OpenMap)]),
+            ),
             ("pauseImage", Text),
         ]),
     ),
@@ -74,7 +80,10 @@ const JOIN_NODE: Shape = Fields(&[
         "nodeRegistration",
         Fields(&[
             ("criSocket", Text),
-            ("kubeletExtraArgs", List(&Fields(&[("name", Text), ("value", Text)]))),
+            (
+                "kubeletExtraArgs",
+                List(&Fields(&[("name", Text), ("value", Text)])),
+            ),
             ("taints", List(&TAINT)),
             ("ignorePreflightErrors", List(&Text)),
             ("imagePullPolicy", Text),
@@ -90,8 +99,12 @@ const DAEMON: Shape = Fields(&[
     ),
 ]);
 
-const AUTO_NODES: Shape =
-    Fields(&[("provider", Text), ("properties", Texts), ("static", List(&STATIC)), ("dynamic", List(&DYNAMIC))]);
+const AUTO_NODES: Shape = Fields(&[
+    ("provider", Text),
+    ("properties", Texts),
+    ("static", List(&STATIC)),
+    ("dynamic", List(&DYNAMIC)),
+]);
 
 const STATIC: Shape = Fields(&[
     ("name", Text),
@@ -118,13 +131,25 @@ const DYNAMIC: Shape = Fields(&[
         Fields(&[
             ("consolidateAfter", Text),
             ("consolidationPolicy", Text),
-            ("budgets", List(&Fields(&[("nodes", Text), ("schedule", Text), ("duration", Text)]))),
+            (
+                "budgets",
+                List(&Fields(&[
+                    ("nodes", Text),
+                    ("schedule", Text),
+                    ("duration", Text),
+                ])),
+            ),
         ]),
     ),
     ("expireAfter", Text),
     ("weight", Whole),
 ]);
 
-const SELECTOR: Shape = Fields(&[("property", Text), ("operator", Text), ("value", Text), ("values", List(&Text))]);
+const SELECTOR: Shape = Fields(&[
+    ("property", Text),
+    ("operator", Text),
+    ("value", Text),
+    ("values", List(&Text)),
+]);
 
 const TAINT: Shape = Fields(&[("key", Text), ("value", Text), ("effect", Text)]);

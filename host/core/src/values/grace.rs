@@ -49,11 +49,15 @@ impl Grace {
                 "ms" => Some(number),
                 _ => None,
             };
-            total = total.checked_add(Duration::from_millis(part.ok_or_else(refused)?)).ok_or_else(refused)?;
+            total = total
+                .checked_add(Duration::from_millis(part.ok_or_else(refused)?))
+                .ok_or_else(refused)?;
             rest = &rest[unit..];
         }
         if total > LONGEST {
-            return Err(format!("{text:?} is longer than 30 days; write Never to wait for the pods"));
+            return Err(format!(
+                "{text:?} is longer than 30 days; write Never to wait for the pods"
+            ));
         }
         Ok(Self::After(total))
     }
@@ -76,7 +80,19 @@ mod tests {
 
     #[rstest]
     fn what_is_no_duration_is_refused(
-        #[values("", "30", "s", "30 s", "-1s", "1.5h", "never", "1d", "99999999999999999999s", "721h")] text: &str,
+        #[values(
+            "",
+            "30",
+            "s",
+            "30 s",
+            "-1s",
+            "1.5h",
+            "never",
+            "1d",
+            "99999999999999999999s",
+            "721h"
+        )]
+        text: &str,
     ) {
         assert!(Grace::parse(text).is_err(), "{text}");
     }

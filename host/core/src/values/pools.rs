@@ -63,7 +63,10 @@ pub(super) fn read(section: &Value, problems: &mut Vec<Problem>) -> Vec<Pool> {
         let path = format!("privateNodes.autoNodes[{index}]");
         let provider = text(entry, "provider").unwrap_or_default();
         if provider.is_empty() {
-            problems.push(Problem::new(joined(&path, "provider"), "is missing; name a NodeProvider"));
+            problems.push(Problem::new(
+                joined(&path, "provider"),
+                "is missing; name a NodeProvider",
+            ));
         } else if let Err(message) = syntax::label_name(provider) {
             problems.push(Problem::new(joined(&path, "provider"), message));
         } else if !providers.insert(provider) {
@@ -78,7 +81,10 @@ pub(super) fn read(section: &Value, problems: &mut Vec<Problem>) -> Vec<Pool> {
                 if !pool.name.is_empty()
                     && let Some(first) = names.insert(pool.name.clone(), pool.path.clone())
                 {
-                    let message = format!("{:?} is the name of {first} too; pool names are unique in a tenant", pool.name);
+                    let message = format!(
+                        "{:?} is the name of {first} too; pool names are unique in a tenant",
+                        pool.name
+                    );
                     problems.push(Problem::new(joined(&pool.path, "name"), message));
                 }
                 pools.push(pool);
@@ -105,11 +111,20 @@ fn pool(
 ) -> Pool {
     let name = text(written, "name").unwrap_or_default().to_owned();
     if name.is_empty() {
-        problems.push(Problem::new(joined(&path, "name"), "is missing; give the pool a name"));
+        problems.push(Problem::new(
+            joined(&path, "name"),
+            "is missing; give the pool a name",
+        ));
     } else if let Err(message) = syntax::label_value(&name) {
         problems.push(Problem::new(joined(&path, "name"), message));
     }
-    let kind = if fixed { Kind::Static { quantity: quantity(written, &path, problems) } } else { Kind::Dynamic };
+    let kind = if fixed {
+        Kind::Static {
+            quantity: quantity(written, &path, problems),
+        }
+    } else {
+        Kind::Dynamic
+    };
     let mut merged = shared.clone();
     merged.extend(properties(written, &path, problems));
     let profile = text(written, "profile").map(ToOwned::to_owned);
@@ -134,7 +149,10 @@ fn pool(
         requirements,
         node_labels: labels(written, &path, problems),
         taints: taints(written, &path, problems),
-        property_paths: merged.iter().map(|(key, (_, path))| (key.clone(), path.clone())).collect(),
+        property_paths: merged
+            .iter()
+            .map(|(key, (_, path))| (key.clone(), path.clone()))
+            .collect(),
         properties: merged.into_iter().map(|(key, (value, _))| (key, value)).collect(),
         profile,
         termination_grace_period: grace,
@@ -145,17 +163,26 @@ fn pool(
 fn quantity(written: &Value, path: &str, problems: &mut Vec<Problem>) -> i64 {
     let place = joined(path, "quantity");
     let Some(value) = written.get("quantity").filter(|value| !value.is_null()) else {
-        problems.push(Problem::new(place, "is missing; set how many nodes the pool has, 0 for none"));
+        problems.push(Problem::new(
+            place,
+            "is missing; set how many nodes the pool has, 0 for none",
+        ));
         return 0;
     };
     match value.as_i64() {
         Some(quantity @ 0..=MAX_QUANTITY) => quantity,
         Some(quantity) if quantity < 0 => {
-            problems.push(Problem::new(place, format!("{quantity} is negative; set 0 or more")));
+            problems.push(Problem::new(
+                place,
+                format!("{quantity} is negative; set 0 or more"),
+            ));
             0
         }
         _ => {
-            problems.push(Problem::new(place, format!("{value} is too many; a pool has at most {MAX_QUANTITY} nodes")));
+            problems.push(Problem::new(
+                place,
+                format!("{value} is too many; a pool has at most {MAX_QUANTITY} nodes"),
+            ));
             0
         }
     }
@@ -202,18 +229,32 @@ fn taints(written: &Value, path: &str, problems: &mut Vec<Problem>) -> Vec<Taint
 
 fn requirement(term: &Value, path: &str, problems: &mut Vec<Problem>) -> Option<Requirement> {
     let Some(key) = text(term, "property") else {
-        problems.push(Problem::new(joined(path, "property"), "is missing; name the property to select by"));
+        problems.push(Problem::new(
+            joined(path, "property"),
+            "is missing; name the property to select by",
+        ));
         return None;
     };
-    let many: Vec<String> = list(term, "values").iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect();
+    let many: Vec<String> = list(term, "values")
+        .iter()
+        .filter_map(Value::as_str)
+        .map(ToOwned::to_owned)
+        .collect();
     let one = term.get("value").and_then(Value::as_str);
     if one.is_some() && !many.is_empty() {
-        problems.push(Problem::new(joined(path, "value"), "and values exclude each other; keep one of them"));
+        problems.push(Problem::new(
+            joined(path, "value"),
+            "and values exclude each other; keep one of them",
+        ));
         return None;
     }
     let values = one.map_or(many, |one| vec![one.to_owned()]);
     let operator = text(term, "operator").unwrap_or("In").to_owned();
-    let requirement = Requirement { key: key.to_owned(), operator, values };
+    let requirement = Requirement {
+        key: key.to_owned(),
+        operator,
+        values,
+    };
     match selector::problem(&requirement) {
         Some((field, message)) => {
             let field = if field == "key" { "property" } else { field };

@@ -34,8 +34,19 @@ pub(super) fn check(shape: &Shape, path: &str, value: &Value, problems: &mut Vec
     if value.is_null() {
         return;
     }
-    let place = || if path.is_empty() { "values".to_owned() } else { path.to_owned() };
-    let mut wrong = |want: &str| problems.push(Problem::new(place(), format!("must be {want}, not {}", kind(value))));
+    let place = || {
+        if path.is_empty() {
+            "values".to_owned()
+        } else {
+            path.to_owned()
+        }
+    };
+    let mut wrong = |want: &str| {
+        problems.push(Problem::new(
+            place(),
+            format!("must be {want}, not {}", kind(value)),
+        ))
+    };
     match shape {
         Shape::Opaque => {}
         Shape::Text if value.is_string() => {}
@@ -47,7 +58,9 @@ pub(super) fn check(shape: &Shape, path: &str, value: &Value, problems: &mut Vec
         Shape::OpenMap if value.is_object() => {}
         Shape::OpenMap => wrong("a map"),
         Shape::Texts | Shape::Amounts => {
-            let Some(fields) = value.as_object() else { return wrong("a map of texts") };
+            let Some(fields) = value.as_object() else {
+                return wrong("a map of texts");
+            };
             for (key, value) in fields {
                 let fits = value.is_string() || (matches!(shape, Shape::Amounts) && value.is_number());
                 if !fits {
@@ -57,7 +70,9 @@ pub(super) fn check(shape: &Shape, path: &str, value: &Value, problems: &mut Vec
             }
         }
         Shape::List(inner) => {
-            let Some(items) = value.as_array() else { return wrong("a list") };
+            let Some(items) = value.as_array() else {
+                return wrong("a list");
+            };
             for (index, item) in items.iter().enumerate() {
                 let path = format!("{path}[{index}]");
                 if item.is_null() {
@@ -68,7 +83,9 @@ pub(super) fn check(shape: &Shape, path: &str, value: &Value, problems: &mut Vec
             }
         }
         Shape::Fields(known) | Shape::Open(known) => {
-            let Some(fields) = value.as_object() else { return wrong("a map") };
+            let Some(fields) = value.as_object() else {
+                return wrong("a map");
+            };
             for (key, value) in fields {
                 let path = joined(path, key);
                 match known.iter().find(|(name, _)| name == key) {
@@ -104,7 +121,11 @@ fn kind(value: &Value) -> String {
 
 /// Path of a known key.
 pub(super) fn joined(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+    if path.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{path}.{key}")
+    }
 }
 
 /// Path of a key that is data, like a label.
@@ -119,10 +140,16 @@ pub(super) fn at<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a Value> {
 
 /// A text that is set and not empty.
 pub(super) fn text<'a>(value: &'a Value, key: &str) -> Option<&'a str> {
-    value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty())
+    value
+        .get(key)
+        .and_then(Value::as_str)
+        .filter(|text| !text.is_empty())
 }
 
 /// A list, or nothing.
 pub(super) fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
-    value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    value
+        .get(key)
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
 }

@@ -6,19 +6,26 @@ const MAX_PART: usize = 63;
 const MAX_SUBDOMAIN: usize = 253;
 
 fn edges_are_alphanumeric(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric())
 }
 
 /// A key like `name` or `prefix/name`.
 pub(crate) fn key(text: &str) -> Result<(), String> {
-    let (prefix, name) = text.split_once('/').map_or((None, text), |(prefix, name)| (Some(prefix), name));
+    let (prefix, name) = text
+        .split_once('/')
+        .map_or((None, text), |(prefix, name)| (Some(prefix), name));
     let name_fits = name.len() <= MAX_PART
         && edges_are_alphanumeric(name)
-        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
     if name_fits && prefix.is_none_or(|prefix| subdomain(prefix).is_ok()) {
         Ok(())
     } else {
-        Err(format!("{text:?} is no valid key; write it like name or example.com/name"))
+        Err(format!(
+            "{text:?} is no valid key; write it like name or example.com/name"
+        ))
     }
 }
 
@@ -27,11 +34,15 @@ pub(crate) fn label_value(text: &str) -> Result<(), String> {
     let fits = text.is_empty()
         || (text.len() <= MAX_PART
             && edges_are_alphanumeric(text)
-            && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')));
+            && text
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')));
     if fits {
         Ok(())
     } else {
-        Err(format!("{text:?} is no label value; at most {MAX_PART} letters, digits, '-', '_' and '.', with a letter or digit at both ends"))
+        Err(format!(
+            "{text:?} is no label value; at most {MAX_PART} letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+        ))
     }
 }
 
@@ -39,8 +50,16 @@ pub(crate) fn label_value(text: &str) -> Result<(), String> {
 pub(crate) fn label_name(text: &str) -> Result<(), String> {
     let fits = text.len() <= MAX_PART
         && edges_are_alphanumeric(text)
-        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
-    if fits { Ok(()) } else { Err(format!("{text:?} is no name; lower-case letters, digits and '-', without dots")) }
+        && text
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+    if fits {
+        Ok(())
+    } else {
+        Err(format!(
+            "{text:?} is no name; lower-case letters, digits and '-', without dots"
+        ))
+    }
 }
 
 /// A DNS subdomain: what most objects are named.
@@ -48,7 +67,9 @@ pub(crate) fn subdomain(text: &str) -> Result<(), String> {
     if text.len() <= MAX_SUBDOMAIN && text.split('.').all(|part| label_name(part).is_ok()) {
         Ok(())
     } else {
-        Err(format!("{text:?} is no name; lower-case letters, digits, '-' and '.'"))
+        Err(format!(
+            "{text:?} is no name; lower-case letters, digits, '-' and '.'"
+        ))
     }
 }
 
@@ -56,7 +77,9 @@ pub(crate) fn subdomain(text: &str) -> Result<(), String> {
 pub(crate) fn effect(text: &str) -> Result<(), String> {
     match text {
         "NoSchedule" | "PreferNoSchedule" | "NoExecute" => Ok(()),
-        _ => Err(format!("{text:?} is no effect; use NoSchedule, PreferNoSchedule or NoExecute")),
+        _ => Err(format!(
+            "{text:?} is no effect; use NoSchedule, PreferNoSchedule or NoExecute"
+        )),
     }
 }
 
@@ -64,13 +87,20 @@ pub(crate) fn effect(text: &str) -> Result<(), String> {
 pub(crate) fn host_port(text: &str) -> Result<(), String> {
     let refused = || format!("{text:?} is no address; write it like 192.168.100.2:8443");
     let (host, port) = text.rsplit_once(':').ok_or_else(refused)?;
-    let port_fits = port.parse::<u16>().is_ok_and(|number| number > 0) && port.chars().all(|c| c.is_ascii_digit());
+    let port_fits =
+        port.parse::<u16>().is_ok_and(|number| number > 0) && port.chars().all(|c| c.is_ascii_digit());
     let host_fits = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(inner) => inner.parse::<std::net::Ipv6Addr>().is_ok(),
-        None if host.chars().all(|c| c.is_ascii_digit() || c == '.') => host.parse::<std::net::Ipv4Addr>().is_ok(),
+        None if host.chars().all(|c| c.is_ascii_digit() || c == '.') => {
+            host.parse::<std::net::Ipv4Addr>().is_ok()
+        }
         None => subdomain(&host.to_lowercase()).is_ok(),
     };
-    if port_fits && host_fits { Ok(()) } else { Err(refused()) }
+    if port_fits && host_fits {
+        Ok(())
+    } else {
+        Err(refused())
+    }
 }
 
 #[cfg(test)]

@@ -49,64 +49,155 @@ privateNodes:
 
 fn pool(lines: &str) -> String {
     let body: String = lines.lines().map(|line| format!("          {line}\n")).collect();
-    format!("privateNodes:\n  enabled: true\n  autoNodes:\n    - provider: metal3\n      static:\n        - name: gpu\n{body}")
+    format!(
+        "privateNodes:\n  enabled: true\n  autoNodes:\n    - provider: metal3\n      static:\n        - name: gpu\n{body}"
+    )
 }
 
 fn told(text: &str) -> Vec<String> {
-    parse(text).map_or_else(|problems| problems.iter().map(ToString::to_string).collect(), |_| Vec::new())
+    parse(text).map_or_else(
+        |problems| problems.iter().map(ToString::to_string).collect(),
+        |_| Vec::new(),
+    )
 }
 
 #[test]
 fn the_values_of_the_seed_are_read() {
     let values = parse(SEED).unwrap();
     assert_eq!(values.endpoint.as_deref(), Some("192.168.100.2:8443"));
-    let [gpu, cpu] = values.private_nodes.pools.as_slice() else { panic!("two pools") };
-    assert_eq!((gpu.name.as_str(), gpu.provider.as_str(), gpu.kind), ("gpu", "metal3", Kind::Static { quantity: 1 }));
+    let [gpu, cpu] = values.private_nodes.pools.as_slice() else {
+        panic!("two pools")
+    };
+    assert_eq!(
+        (gpu.name.as_str(), gpu.provider.as_str(), gpu.kind),
+        ("gpu", "metal3", Kind::Static { quantity: 1 })
+    );
     assert_eq!(gpu.requirements[0].values, ["gpu-server"]);
     assert_eq!(gpu.node_labels["run.ai/simulated-gpu-node-pool"], "default");
     assert_eq!(gpu.properties["vcluster.com/os-image"], "ubuntu2404-20260926");
-    assert_eq!(gpu.property_paths["vcluster.com/ssh-keys"], "privateNodes.autoNodes[0].properties[\"vcluster.com/ssh-keys\"]");
+    assert_eq!(
+        gpu.property_paths["vcluster.com/ssh-keys"],
+        "privateNodes.autoNodes[0].properties[\"vcluster.com/ssh-keys\"]"
+    );
     assert_eq!(cpu.properties["vcluster.com/ssh-keys"], "ops");
 }
 
 #[test]
 fn nothing_and_a_chart_without_machines_are_fine() {
-    for text in ["", "  \n", "# nothing\n", "sync: {toHost: {pods: {enabled: true}}}", "privateNodes:"] {
+    for text in [
+        "",
+        "  \n",
+        "# nothing\n",
+        "sync: {toHost: {pods: {enabled: true}}}",
+        "privateNodes:",
+    ] {
         let values = parse(text).unwrap();
-        assert!(!values.private_nodes.enabled && values.private_nodes.pools.is_empty(), "{text:?}");
+        assert!(
+            !values.private_nodes.enabled && values.private_nodes.pools.is_empty(),
+            "{text:?}"
+        );
     }
 }
 
 #[rstest]
-#[case::a_typo("nodeTypeSelectr: []\nquantity: 1", "privateNodes.autoNodes[0].static[0].nodeTypeSelectr: unknown field, did you mean nodeTypeSelector")]
-#[case::negative("quantity: -1", "privateNodes.autoNodes[0].static[0].quantity: -1 is negative; set 0 or more")]
-#[case::two_billion("quantity: 2000000000", "privateNodes.autoNodes[0].static[0].quantity: 2000000000 is too many; a pool has at most 10000 nodes")]
-#[case::beyond_any_number("quantity: 99999999999999999999", "privateNodes.autoNodes[0].static[0].quantity: must be a whole number, not the number 1e+20")]
-#[case::half("quantity: 1.5", "privateNodes.autoNodes[0].static[0].quantity: must be a whole number, not the number 1.5")]
-#[case::a_text("quantity: \"1\"", "privateNodes.autoNodes[0].static[0].quantity: must be a whole number, not a text")]
-#[case::missing("nodeLabels: {}", "privateNodes.autoNodes[0].static[0].quantity: is missing; set how many nodes the pool has, 0 for none")]
-#[case::a_protected_label("quantity: 1\nnodeLabels: {vcluster.com/node-profile: x}", "privateNodes.autoNodes[0].static[0].nodeLabels[\"vcluster.com/node-profile\"]: vcluster.com/node-profile is set by the host from the profile that it assigned; use `profile` to ask for one")]
-#[case::a_yaml_1_1_yes("quantity: 1\nnodeLabels: {a: true}", "privateNodes.autoNodes[0].static[0].nodeLabels[\"a\"]: must be a text, not true; put it in quotes")]
-#[case::grace("quantity: 1\nterminationGracePeriod: soon", "privateNodes.autoNodes[0].static[0].terminationGracePeriod: \"soon\" is no duration; write it like 30s, 5m or 1h30m, or Never")]
-#[case::an_operator("quantity: 1\nnodeTypeSelector: [{property: a, operator: Like, value: b}]", "privateNodes.autoNodes[0].static[0].nodeTypeSelector[0].operator: \"Like\" is no operator; use In, NotIn, Exists, DoesNotExist, Gt or Lt")]
-#[case::both("quantity: 1\nnodeTypeSelector: [{property: a, value: b, values: [c]}]", "privateNodes.autoNodes[0].static[0].nodeTypeSelector[0].value: and values exclude each other; keep one of them")]
-#[case::a_twin_taint("quantity: 1\ntaints: [{key: a, effect: NoSchedule}, {key: a, value: b, effect: NoSchedule}]", "privateNodes.autoNodes[0].static[0].taints[1]: a:NoSchedule stands there twice; a node has one taint for a key and effect")]
-#[case::a_profile("quantity: 1\nprofile: No_Name", "privateNodes.autoNodes[0].static[0].profile: \"No_Name\" is no name; lower-case letters, digits, '-' and '.'")]
+#[case::a_typo(
+    "nodeTypeSelectr: []\nquantity: 1",
+    "privateNodes.autoNodes[0].static[0].nodeTypeSelectr: unknown field, did you mean nodeTypeSelector"
+)]
+#[case::negative(
+    "quantity: -1",
+    "privateNodes.autoNodes[0].static[0].quantity: -1 is negative; set 0 or more"
+)]
+#[case::two_billion(
+    "quantity: 2000000000",
+    "privateNodes.autoNodes[0].static[0].quantity: 2000000000 is too many; a pool has at most 10000 nodes"
+)]
+#[case::beyond_any_number(
+    "quantity: 99999999999999999999",
+    "privateNodes.autoNodes[0].static[0].quantity: must be a whole number, not the number 1e+20"
+)]
+#[case::half(
+    "quantity: 1.5",
+    "privateNodes.autoNodes[0].static[0].quantity: must be a whole number, not the number 1.5"
+)]
+#[case::a_text(
+    "quantity: \"1\"",
+    "privateNodes.autoNodes[0].static[0].quantity: must be a whole number, not a text"
+)]
+#[case::missing(
+    "nodeLabels: {}",
+    "privateNodes.autoNodes[0].static[0].quantity: is missing; set how many nodes the pool has, 0 for none"
+)]
+#[case::a_protected_label(
+    "quantity: 1\nnodeLabels: {vcluster.com/node-profile: x}",
+    "privateNodes.autoNodes[0].static[0].nodeLabels[\"vcluster.com/node-profile\"]: vcluster.com/node-profile is set by the host from the profile that it assigned; use `profile` to ask for one"
+)]
+#[case::a_yaml_1_1_yes(
+    "quantity: 1\nnodeLabels: {a: true}",
+    "privateNodes.autoNodes[0].static[0].nodeLabels[\"a\"]: must be a text, not true; put it in quotes"
+)]
+#[case::grace(
+    "quantity: 1\nterminationGracePeriod: soon",
+    "privateNodes.autoNodes[0].static[0].terminationGracePeriod: \"soon\" is no duration; write it like 30s, 5m or 1h30m, or Never"
+)]
+#[case::an_operator(
+    "quantity: 1\nnodeTypeSelector: [{property: a, operator: Like, value: b}]",
+    "privateNodes.autoNodes[0].static[0].nodeTypeSelector[0].operator: \"Like\" is no operator; use In, NotIn, Exists, DoesNotExist, Gt or Lt"
+)]
+#[case::both(
+    "quantity: 1\nnodeTypeSelector: [{property: a, value: b, values: [c]}]",
+    "privateNodes.autoNodes[0].static[0].nodeTypeSelector[0].value: and values exclude each other; keep one of them"
+)]
+#[case::a_twin_taint(
+    "quantity: 1\ntaints: [{key: a, effect: NoSchedule}, {key: a, value: b, effect: NoSchedule}]",
+    "privateNodes.autoNodes[0].static[0].taints[1]: a:NoSchedule stands there twice; a node has one taint for a key and effect"
+)]
+#[case::a_profile(
+    "quantity: 1\nprofile: No_Name",
+    "privateNodes.autoNodes[0].static[0].profile: \"No_Name\" is no name; lower-case letters, digits, '-' and '.'"
+)]
 fn one_pool(#[case] lines: &str, #[case] want: &str) {
     assert_eq!(told(&pool(lines)), [want]);
 }
 
 #[rstest]
-#[case::an_unknown_section("privatNodes: {enabled: true}", "privatNodes: unknown field, did you mean privateNodes")]
-#[case::pools_as_a_map("privateNodes: {enabled: true, autoNodes: {provider: a}}", "privateNodes.autoNodes: must be a list, not a map")]
-#[case::a_provider_twice("privateNodes: {enabled: true, autoNodes: [{provider: a}, {provider: a}]}", "privateNodes.autoNodes[1].provider: \"a\" stands in an earlier entry; put all its pools into that one")]
-#[case::no_provider("privateNodes: {enabled: true, autoNodes: [{static: []}]}", "privateNodes.autoNodes[0].provider: is missing; name a NodeProvider")]
-#[case::a_provider_with_a_dot("privateNodes: {enabled: true, autoNodes: [{provider: a.b}]}", "privateNodes.autoNodes[0].provider: \"a.b\" is no name; lower-case letters, digits and '-', without dots")]
-#[case::a_pool_twice("privateNodes: {enabled: true, autoNodes: [{provider: a, static: [{name: x, quantity: 1}], dynamic: [{name: x}]}]}", "privateNodes.autoNodes[0].dynamic[0].name: \"x\" is the name of privateNodes.autoNodes[0].static[0] too; pool names are unique in a tenant")]
-#[case::an_endpoint_without_nodes("controlPlane: {endpoint: 'a:1'}", "controlPlane.endpoint: is only valid with private nodes; set privateNodes.enabled: true or remove it")]
-#[case::no_endpoint("controlPlane: {endpoint: a}\nprivateNodes: {enabled: true}", "controlPlane.endpoint: \"a\" is no address; write it like 192.168.100.2:8443")]
+#[case::an_unknown_section(
+    "privatNodes: {enabled: true}",
+    "privatNodes: unknown field, did you mean privateNodes"
+)]
+#[case::pools_as_a_map(
+    "privateNodes: {enabled: true, autoNodes: {provider: a}}",
+    "privateNodes.autoNodes: must be a list, not a map"
+)]
+#[case::a_provider_twice(
+    "privateNodes: {enabled: true, autoNodes: [{provider: a}, {provider: a}]}",
+    "privateNodes.autoNodes[1].provider: \"a\" stands in an earlier entry; put all its pools into that one"
+)]
+#[case::no_provider(
+    "privateNodes: {enabled: true, autoNodes: [{static: []}]}",
+    "privateNodes.autoNodes[0].provider: is missing; name a NodeProvider"
+)]
+#[case::a_provider_with_a_dot(
+    "privateNodes: {enabled: true, autoNodes: [{provider: a.b}]}",
+    "privateNodes.autoNodes[0].provider: \"a.b\" is no name; lower-case letters, digits and '-', without dots"
+)]
+#[case::a_pool_twice(
+    "privateNodes: {enabled: true, autoNodes: [{provider: a, static: [{name: x, quantity: 1}], dynamic: [{name: x}]}]}",
+    "privateNodes.autoNodes[0].dynamic[0].name: \"x\" is the name of privateNodes.autoNodes[0].static[0] too; pool names are unique in a tenant"
+)]
+#[case::an_endpoint_without_nodes(
+    "controlPlane: {endpoint: 'a:1'}",
+    "controlPlane.endpoint: is only valid with private nodes; set privateNodes.enabled: true or remove it"
+)]
+#[case::no_endpoint(
+    "controlPlane: {endpoint: a}\nprivateNodes: {enabled: true}",
+    "controlPlane.endpoint: \"a\" is no address; write it like 192.168.100.2:8443"
+)]
 #[case::a_list("[1]", "values: must be a map, not a list")]
-#[case::yes_is_no_flag("privateNodes: {enabled: yes}", "privateNodes.enabled: must be true or false, not a text")]
+#[case::yes_is_no_flag(
+    "privateNodes: {enabled: yes}",
+    "privateNodes.enabled: must be true or false, not a text"
+)]
 fn the_whole_text(#[case] text: &str, #[case] want: &str) {
     assert_eq!(told(text), [want]);
 }
@@ -117,7 +208,24 @@ fn the_whole_text(#[case] text: &str, #[case] want: &str) {
 #[case::two_documents("a: 1\n---\nb: 2")]
 fn what_is_no_yaml_is_refused(#[case] text: &str) {
     let told = told(text);
-    assert!(told.len() == 1 && told[0].starts_with("values: not YAML that can be read: "), "{told:?}");
+    assert!(
+        told.len() == 1 && told[0].starts_with("values: not YAML that can be read: "),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn what_has_no_effect_here_is_named() {
+    let text = "privateNodes: {enabled: true, vpn: {enabled: false}, kubelet: {}, daemon: {enabled: true}, joinNode: {skipPhases: [a]}, \
+        autoNodes: [{provider: a, dynamic: [{name: x, limits: {nodes: 3}}]}]}";
+    assert_eq!(
+        parse(text).unwrap().private_nodes.unserved,
+        [
+            "privateNodes.joinNode",
+            "privateNodes.daemon",
+            "privateNodes.autoNodes[0].dynamic"
+        ]
+    );
 }
 
 #[test]

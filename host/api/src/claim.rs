@@ -29,9 +29,14 @@ use crate::{Access, Condition, Owner, ResourceList};
     printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "VCluster", type_ = "string", json_path = ".spec.vClusterRef"),
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.typeRef"),
-    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("size(self.metadata.name) <= 63")
+        .message("a claim's name has at most 63 characters: it is the value of a label on all that is made for the claim")
 )]
 #[serde(rename_all = "camelCase")]
+// On the whole spec: a rule on the field alone does not see it taken away, and then set anew.
+#[x_kube(validation = Rule::new("!has(oldSelf.vClusterRef) || (has(self.vClusterRef) && self.vClusterRef == oldSelf.vClusterRef)")
+    .message("vClusterRef is immutable"))]
 pub struct NodeClaimSpec {
     /// Name shown to people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,7 +61,6 @@ pub struct NodeClaimSpec {
     pub properties: BTreeMap<String, String>,
     /// Name of the tenant in this namespace; empty for a machine of its own.
     #[serde(default, rename = "vClusterRef", skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("vClusterRef is immutable"))]
     pub vcluster_ref: Option<String>,
     /// Whether the node belongs to the control plane.
     #[serde(default)]

@@ -18,7 +18,9 @@ use serde::{Deserialize, Serialize};
     derive = "PartialEq",
     doc = "A reusable configuration for a class of nodes, kept on every node that resolves to it.",
     printcolumn(name = "Display Name", type_ = "string", json_path = ".spec.displayName"),
-    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("size(self.metadata.name) <= 63")
+        .message("a profile's name has at most 63 characters: it is the value of a label on its nodes")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeProfileSpec {

@@ -19,7 +19,9 @@ use crate::{Access, Condition, Owner};
     derive = "PartialEq",
     doc = "A project: its tenants live in namespace p-<name>.",
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("size(self.metadata.name) <= 61 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
+        .message("a project's name is at most 61 lower-case letters, digits and '-', without dots: its namespace is p-<name>")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct ProjectSpec {

@@ -21,11 +21,16 @@ use crate::{Access, Condition, Owner};
     doc = "One tenant: its own Kubernetes API, and the pools of machines that it asks for.",
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
-    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("size(self.metadata.name) <= 63 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
+        .message("a tenant's name is a DNS label: at most 63 lower-case letters, digits and '-', without dots")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(has(self.template) && has(self.templateRef))")
     .message("template and templateRef exclude each other"))]
+// On the whole spec: a rule on the field alone does not see it taken away, and then set anew.
+#[x_kube(validation = Rule::new("!has(oldSelf.clusterRef) || (has(self.clusterRef) && self.clusterRef == oldSelf.clusterRef)")
+    .message("clusterRef is immutable"))]
 pub struct VirtualClusterInstanceSpec {
     /// Name shown to people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +50,6 @@ pub struct VirtualClusterInstanceSpec {
     pub template: Option<Template>,
     /// Where the tenant lives; immutable once set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("clusterRef is immutable"))]
     pub cluster_ref: Option<ClusterRef>,
     /// Values of template parameters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -171,9 +175,11 @@ pub struct ClusterRef {
     pub cluster: Option<String>,
     /// Namespace of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"), length(max = 63))]
     pub namespace: Option<String>,
     /// Name of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(regex(pattern = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"), length(max = 50))]
     pub virtual_cluster: Option<String>,
 }
 

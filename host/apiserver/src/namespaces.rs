@@ -111,7 +111,11 @@ fn contents(storage: &Storage, cluster: &str, namespace: &str) -> BTreeMap<Strin
 /// Says in the status what the namespace waits for. Whether that is news.
 fn tell(namespace: &mut Value, rest: &BTreeMap<String, Vec<Arc<Stored>>>, now: &str) -> bool {
     let counts: Vec<String> =
-        rest.iter().map(|(table, objects)| format!("{table} has {} resource instances", objects.len())).collect();
+        rest.iter().map(|(table, objects)| {
+            // The real server puts the group behind a dot, also when there is none.
+            let dot = if table.contains('.') { "" } else { "." };
+            format!("{table}{dot} has {} resource instances", objects.len())
+        }).collect();
     let mut finalizers: BTreeMap<&str, usize> = BTreeMap::new();
     for name in rest.values().flatten().flat_map(|object| &object.meta.finalizers) {
         *finalizers.entry(name).or_default() += 1;

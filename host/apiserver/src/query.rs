@@ -1,7 +1,7 @@
 //! The parameters of a request, parsed.
 
 use axum::extract::Query as Pairs;
-use http::{Method, Uri};
+use http::{Method, StatusCode, Uri};
 
 use crate::status::{ApiError, Cause};
 
@@ -53,7 +53,7 @@ impl Propagation {
                     reason: "FieldValueNotSupported",
                     field: "propagationPolicy".to_owned(),
                     message: format!(
-                        "Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\", \"nil\""
+                        "Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
                     ),
                 };
                 Err(ApiError::invalid("meta.k8s.io", "DeleteOptions", "", &[cause]))
@@ -75,6 +75,8 @@ pub(crate) struct Query {
     pub(crate) continues: String,
     /// `resourceVersion`; none when absent or empty.
     pub(crate) revision: Option<u64>,
+    /// Why `resourceVersion` is none.
+    wrong_revision: Option<String>,
     /// `resourceVersionMatch`
     pub(crate) version_match: VersionMatch,
     /// `watch`
@@ -116,6 +118,13 @@ impl Query {
         for (name, value) in pairs {
             query.set(&name, value, options_kind)?;
         }
+        // Where a watch begins is read by another part of the real server, which has its own words.
+        if let (true, Some(why)) = (query.watch, query.wrong_revision.as_ref()) {
+            return Err(ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "", why.clone()));
+        }
+        if let Some(why) = &query.wrong_revision {
+            return Err(ApiError::bad_request(format!("invalid resource version: {why}")));
+        }
         query.check()?;
         Ok(query)
     }
@@ -127,11 +136,9 @@ impl Query {
             "limit" => self.limit = number::<i64>(&value)?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
             "continue" => self.continues = value,
             "resourceVersion" if !value.is_empty() => {
-                let revision = value.parse().map_err(|_| {
-                    let why = format!("resourceVersion: Invalid value: {value:?}: {}", not_a_number("ParseUint", &value));
-                    ApiError::bad_request(format!("invalid resource version: {why}"))
-                })?;
-                self.revision = Some(revision);
+                self.revision = value.parse().ok();
+                let why = format!("resourceVersion: Invalid value: {value:?}: {}", not_a_number("ParseUint", &value));
+                self.wrong_revision = self.revision.is_none().then_some(why);
             }
             "resourceVersionMatch" => {
                 self.version_match = match value.as_str() {

@@ -62,7 +62,7 @@ pub(crate) struct ApiError {
     /// For people.
     pub(crate) message: String,
     /// `details` of the Status: name, group, kind, uid, causes, retryAfterSeconds.
-    pub(crate) details: Map<String, Value>,
+    pub(crate) details: Box<Map<String, Value>>,
     /// `metadata.continue`: how to go on with a list whose moment is forgotten.
     pub(crate) continues: Option<String>,
 }
@@ -70,7 +70,7 @@ pub(crate) struct ApiError {
 impl ApiError {
     /// A refusal without details.
     pub(crate) fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Map::new(), continues: None }
+        Self { code, reason, message: message.into(), details: Box::default(), continues: None }
     }
 
     /// `nodes "x" not found`
@@ -234,9 +234,9 @@ impl ApiError {
             fields.insert("reason".to_owned(), Value::String(self.reason.to_owned()));
         }
         // Where the real server has nothing to detail, some refusals say so and some say nothing.
-        let is_silent = matches!(self.reason, "" | "BadRequest" | "Unauthorized" | "Expired" | "NotAcceptable");
+        let is_silent = matches!(self.reason, "" | "BadRequest" | "Unauthorized" | "Expired" | "NotAcceptable" | "UnsupportedMediaType");
         if !self.details.is_empty() || !is_silent {
-            fields.insert("details".to_owned(), Value::Object(self.details.clone()));
+            fields.insert("details".to_owned(), Value::Object((*self.details).clone()));
         }
         fields.insert("code".to_owned(), json!(self.code.as_u16()));
         body

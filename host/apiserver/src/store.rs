@@ -306,7 +306,7 @@ impl Storage {
     async fn submit(self: &Arc<Self>, task: Task) -> Outcome {
         let (reply, answer) = oneshot::channel();
         if self.enqueue(task, reply) {
-            let shift = Shift(self.clone());
+            let shift = Shift { storage: self.clone(), is_over: false };
             if self.slow {
                 // While a blocking task runs, the clock of a test that stands still does not jump ahead either.
                 drop(tokio::task::spawn_blocking(move || shift.work()));
@@ -402,16 +402,20 @@ pub(crate) fn authority_setting(cluster: &str) -> String {
     format!("{cluster}\0authority")
 }
 
-/// Someone's turn to work on the queue; it ends even when the runtime drops it before it began.
-struct Shift(Arc<Storage>);
+/// Someone's turn to work on the queue. It ends once only: after that, the next one's may have begun.
+struct Shift {
+    storage: Arc<Storage>,
+    is_over: bool,
+}
 
 impl Shift {
-    fn work(self) {
+    fn work(mut self) {
         loop {
             let batch = {
-                let mut queue = self.0.queue();
+                let mut queue = self.storage.queue();
                 if queue.waiting.is_empty() {
                     queue.busy = false;
+                    self.is_over = true;
                     return;
                 }
                 std::mem::take(&mut queue.waiting)
@@ -425,14 +429,17 @@ impl Shift {
                 {
                     together.push(next);
                 }
-                self.0.commit(together);
+                self.storage.commit(together);
             }
         }
     }
 }
 
 impl Drop for Shift {
+    /// A runtime that is shut down drops a turn before it began.
     fn drop(&mut self) {
-        self.0.queue().busy = false;
+        if !self.is_over {
+            self.storage.queue().busy = false;
+        }
     }
 }

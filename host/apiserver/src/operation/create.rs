@@ -142,8 +142,8 @@ fn complete(call: &Call, object: &mut Value, applied: bool) -> Result<(), ApiErr
         ] {
             meta.remove(field);
         }
-        // Where nobody counts, it is kept as it was sent.
-        if resource.counts_generation {
+        // Where nobody counts, it is kept as it was sent; zero is nothing.
+        if resource.counts_generation || meta.get("generation").and_then(Value::as_i64) == Some(0) {
             meta.remove("generation");
         }
     }

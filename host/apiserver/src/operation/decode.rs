@@ -21,11 +21,14 @@ pub(super) fn media_type(call: &Call) -> String {
     if kind.is_empty() { "application/json".to_owned() } else { kind.to_owned() }
 }
 
+/// Names the fields that a body has twice.
+type Duplicates = fn(&[u8]) -> Vec<String>;
+
 /// Reads an object of the call's resource, and warnings about it.
 pub(super) fn object(call: &Call, body: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     let resource = call.resource();
     let media = media_type(call);
-    let (parsed, duplicates): (_, fn(&[u8]) -> Vec<String>) = match media.as_str() {
+    let (parsed, duplicates): (_, Duplicates) = match media.as_str() {
         "application/json" => (json(body), fields::duplicates_in_json),
         "application/yaml" => (yaml(body), fields::duplicates_in_yaml),
         protobuf::MEDIA if !resource.custom => (protobuf::decode(body), |_| Vec::new()),
@@ -84,8 +87,12 @@ fn check_kind(resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
             }
             "" => {
                 let shown = Value::Object(fields.clone());
-                let name = if name == "kind" { "Kind" } else { name };
-                return Err(ApiError::bad_request(format!("Object '{name}' is missing in '{shown}'")));
+                // The kind is missed first.
+                let name = if fields.get("kind").and_then(Value::as_str).unwrap_or_default().is_empty() { "Kind" } else { name };
+                return Err(ApiError::bad_request(format!(
+                    "the object provided is unrecognized (must be of type {}): Object '{name}' is missing in '{shown}' ({shown})",
+                    resource.kind
+                )));
             }
             found if found != expected && name == "kind" && resource.custom => {
                 let cause = Cause::invalid("kind", &Value::from(found), format!("must be {expected}"));
@@ -116,8 +123,10 @@ fn check_kind(resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
 /// A value of a built-in kind that has another type than its field is not even read; custom kinds are read, then judged.
 pub(super) fn refuse_misfits(call: &Call, causes: &[Cause]) -> Result<(), ApiError> {
     let resource = call.resource();
+    // Definitions are read like custom kinds: what their schemas say of types is judged, too.
+    let is_judged = resource.custom || resource.kind == "CustomResourceDefinition";
     let is_misfit = |cause: &&Cause| cause.reason == "FieldValueTypeInvalid";
-    let Some(misfit) = causes.iter().find(is_misfit).filter(|_| !resource.custom) else { return Ok(()) };
+    let Some(misfit) = causes.iter().find(is_misfit).filter(|_| !is_judged) else { return Ok(()) };
     if call.verb == Verb::Patch {
         let cause = Cause { reason: "FieldValueInvalid", field: "patch".to_owned(), message: misfit.message.clone() };
         return Err(ApiError::invalid("", "", "", &[cause]));

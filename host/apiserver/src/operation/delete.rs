@@ -171,6 +171,7 @@ pub(crate) async fn remove(
             mark(&mut object, &old, grace, now);
             if is_namespace {
                 object["status"]["phase"] = json!("Terminating");
+                metadata::of(&mut object).map(|meta| meta.shift_remove("deletionGracePeriodSeconds"));
             }
             if object == old.value() {
                 return Ok(Deleted::Marked(Shown::Stored(old)));

@@ -127,6 +127,11 @@ fn patched(call: &Call, form: Form, old: &Value, parsed: &Value) -> Result<(Valu
     let mut new = old.clone();
     match form {
         Form::Json => patch::json_patch(&mut new, parsed)?,
+        Form::Merge if !parsed.is_object() => {
+            let what = if parsed.is_array() { "array" } else { "value" };
+            let why = format!("error decoding patch: json: cannot unmarshal {what} into Go value of type map[string]interface {{}}");
+            return Err(ApiError::bad_request(why));
+        }
         Form::Merge => patch::merge_patch(&mut new, parsed),
         Form::Strategic => patch::strategic(&call.resource().schema, &mut new, parsed)?,
         Form::Apply => return applied(call, Some(old), parsed),
@@ -140,13 +145,18 @@ fn check_patched(call: &Call, old: &Value, new: &Value) -> Result<(), ApiError> 
     if !new.is_object() || !new["metadata"].is_object() {
         return Err(ApiError::bad_request("the patch leaves no object with metadata"));
     }
+    let text = |field: &str| metadata::text(new, field);
+    if text("name") != metadata::text(old, "name") {
+        let (found, wanted) = (text("name"), &call.target.name);
+        let why = format!("the name of the object ({found}) does not match the name on the URL ({wanted})");
+        return Err(ApiError::bad_request(why));
+    }
+    if text("namespace") != metadata::text(old, "namespace") {
+        let why = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(ApiError::bad_request(why));
+    }
     let mut causes = Vec::new();
-    for (field, pointer) in [
-        ("apiVersion", "/apiVersion"),
-        ("kind", "/kind"),
-        ("metadata.name", "/metadata/name"),
-        ("metadata.namespace", "/metadata/namespace"),
-    ] {
+    for (field, pointer) in [("apiVersion", "/apiVersion"), ("kind", "/kind")] {
         let value = new.pointer(pointer).unwrap_or(&Value::Null);
         if old.pointer(pointer).unwrap_or(&Value::Null) != value {
             causes.push(Cause::invalid(field, value, "field is immutable"));

@@ -124,7 +124,7 @@ fn gather(
         match (table, exact) {
             (Some(table), Some(exact)) => (revision, table.at(exact, namespace, after)?),
             (Some(table), None) => {
-                let one = selector.name().filter(|_| call.resource().namespaced == !namespace.is_empty());
+                let one = selector.name().filter(|_| call.resource().namespaced != namespace.is_empty());
                 let items = match one {
                     Some(name) => table.get(&Key::new(namespace, name)).into_iter().cloned().collect(),
                     None => table.range(namespace, after).cloned().collect(),

@@ -10,6 +10,7 @@ use super::{Call, Shown, decode, metadata, refused};
 use crate::answer::{Body, shape, unshape};
 use crate::registry;
 use crate::resource::Resource;
+use crate::routes::Verb;
 use crate::status::{ApiError, Cause};
 use crate::store::object::Stored;
 use crate::store::{Expect, Refused, Write};
@@ -26,9 +27,9 @@ pub(super) async fn update(call: &Call, body: &Bytes) -> Result<Response<Body>, 
         let cause = Cause {
             reason: "FieldValueInvalid",
             field: "metadata.resourceVersion".to_owned(),
-            message: "Invalid value: 0x0: must be specified for an update".to_owned(),
+            message: "Invalid value: 0: must be specified for an update".to_owned(),
         };
-        return Err(ApiError::invalid(&resource.group, &resource.kind, &call.target.name, &[cause]));
+        return Err(ApiError::invalid(&resource.group, &resource.plural, &call.target.name, &[cause]));
     }
     if !asked.is_empty() && asked.parse::<u64>().is_err() {
         let why = crate::query::not_a_number("ParseUint", &asked);
@@ -136,6 +137,10 @@ fn settle(call: &Call, old: &Value, new: &mut Value, tracking: Tracking) -> Resu
 fn keep_identity(call: &Call, old: &Value, new: &mut Value) -> Result<(), ApiError> {
     let resource = call.resource();
     let (asked, uid) = (metadata::text(new, "uid").to_owned(), metadata::text(old, "uid"));
+    if !asked.is_empty() && asked != uid && call.verb == Verb::Patch {
+        let cause = Cause::invalid("metadata.uid", &Value::from(asked), "field is immutable");
+        return Err(ApiError::invalid(&resource.group, &resource.kind, &call.target.name, &[cause]));
+    }
     if !asked.is_empty() && asked != uid {
         let why = format!("Precondition failed: UID in precondition: {asked}, UID in object meta: {uid}");
         return Err(ApiError::conflict(&resource.group, &resource.plural, &call.target.name, &why));

@@ -8,12 +8,14 @@ use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 use redb::backends::InMemoryBackend;
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition};
+use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition};
 
 use super::object::{Key, Stored};
 use crate::options::{OpenError, Store};
 
 const FORMAT: u64 = 1;
+/// Bytes of pages that the database keeps.
+const CACHE: usize = 16 << 20;
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const CLUSTERS: TableDefinition<'_, &str, &str> = TableDefinition::new("clusters");
 const SETTINGS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("settings");
@@ -58,7 +60,7 @@ impl Disk {
     /// Opens or creates it, and reads it all.
     pub(crate) fn open(place: &Store) -> Result<(Self, Contents), OpenError> {
         let database = match place {
-            Store::Memory => Database::builder()
+            Store::Memory => builder()
                 .create_with_backend(InMemoryBackend::new())
                 .map_err(|error| refused(Path::new("memory"), error))?,
             Store::File(path) => open_file(path)?,
@@ -172,9 +174,8 @@ fn read(database: &Database, path: &Path) -> Result<Contents, OpenError> {
 
 fn rows(database: &Database) -> Result<(Contents, Vec<(String, Bytes)>), redb::Error> {
     let transaction = database.begin_read()?;
-    let mut contents = Contents::default();
-    contents.revision =
-        transaction.open_table(NUMBERS)?.get("revision")?.map_or(0, |row| row.value());
+    let revision = transaction.open_table(NUMBERS)?.get("revision")?.map_or(0, |row| row.value());
+    let mut contents = Contents { revision, ..Contents::default() };
     for row in transaction.open_table(CLUSTERS)?.iter()? {
         let (name, uid) = row?;
         contents.clusters.push((name.value().to_owned(), uid.value().to_owned()));
@@ -195,6 +196,13 @@ fn row_name(cluster: &str, table: &str, key: &Key) -> String {
     format!("{cluster}\0{table}\0{}\0{}", key.namespace, key.name)
 }
 
+/// Everything that is read is in memory anyway; only what commits touch again is worth keeping here.
+fn builder() -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE);
+    builder
+}
+
 fn open_file(path: &Path) -> Result<Database, OpenError> {
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty())
         && !directory.is_dir()
@@ -202,7 +210,7 @@ fn open_file(path: &Path) -> Result<Database, OpenError> {
         return Err(OpenError::NoDirectory { path: path.to_owned(), directory: directory.to_owned() });
     }
     // The database asserts what it believes of its own file; a file cut short breaks that belief with a panic.
-    let opened = std::panic::catch_unwind(|| Database::create(path));
+    let opened = std::panic::catch_unwind(|| builder().create(path));
     match opened {
         Ok(opened) => opened.map_err(|error| refused(path, error)),
         Err(_) => Err(corrupt(path, &"it is shorter than it says")),

@@ -99,6 +99,33 @@ async fn what_was_acknowledged_survives_kill() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn writers_on_many_threads_lose_nothing_and_share_no_version() {
+    let directory = tempfile::tempdir().unwrap();
+    for store in [Store::Memory, Store::File(directory.path().join("state.redb"))] {
+        let lab = std::sync::Arc::new(Lab::with(Options::new(store)));
+        lab.post(CONFIG_MAPS, config_map("a")).await.ok();
+        let mut watch = lab.watch(CONFIG_MAPS, "").await;
+        let writers = (0..8).map(|writer| {
+            let lab = lab.clone();
+            tokio::spawn(async move {
+                for number in 0..25 {
+                    let patch = json!({"data": {format!("k{writer}-{number}"): "v"}});
+                    lab.patch("merge", &format!("{CONFIG_MAPS}/a"), patch).await.ok();
+                }
+            })
+        });
+        futures::future::join_all(writers).await.into_iter().for_each(|done| done.unwrap());
+        let mut last = 0;
+        for keys in 0..=200 {
+            let event = watch.next().await.unwrap();
+            assert!(version(&event["object"]) > last);
+            last = version(&event["object"]);
+            assert_eq!(event["object"]["data"].as_object().map_or(0, serde_json::Map::len), keys);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_store_that_cannot_be_opened_says_why_and_what_to_do() {
     let directory = tempfile::tempdir().unwrap();

@@ -80,9 +80,9 @@ pub(crate) fn apply(
     let mut object = merged;
     refresh_last_applied(&mut object, applied, manager);
     owner.fields = without_server_owned(&owner.fields);
-    let unchanged = same(&before, &object) && last == owner.fields;
-    if let (true, Some(entry)) = (unchanged, owners.find(&owner)) {
-        owner.time.clone_from(&entry.time);
+    // The time of an owner is that of its last change of the object, not of what it owns.
+    if live.is_some() && same(&before, &object) {
+        owner.time = owners.find(&owner).and_then(|entry| entry.time.clone());
     }
     owners.put(owner);
     owners.store(&mut object);
@@ -93,6 +93,10 @@ pub(crate) fn apply(
 fn check_applied(resource: &Resource, applied: &Value) -> Result<(), ApiError> {
     let expected = api_version(resource);
     let sent = applied["apiVersion"].as_str().unwrap_or_default();
+    if sent.is_empty() {
+        let kind = applied["kind"].as_str().unwrap_or_default();
+        return Err(ApiError::bad_request(format!("invalid object type: /, Kind={kind}")));
+    }
     if sent != expected {
         return Err(ApiError::bad_request(format!(
             "Incorrect version specified in apply patch. Specified patch version: {sent}, expected: {expected}"
@@ -101,7 +105,8 @@ fn check_applied(resource: &Resource, applied: &Value) -> Result<(), ApiError> {
     if !applied["metadata"]["managedFields"].is_null() {
         return Err(ApiError::bad_request("metadata.managedFields must be nil"));
     }
-    let misfits = find_misfits(Node::root(&resource.schema), applied);
+    // Scalars of built-in kinds are read leniently: a quantity may be a number, a port a name; nothing may be a truth.
+    let misfits = find_misfits(Node::root(&resource.schema), applied, resource.custom);
     let list = match misfits.as_slice() {
         [] => return Ok(()),
         [one] => one.clone(),

@@ -16,7 +16,7 @@ use crate::resource::{Column, Resource};
 use crate::schema::Schema;
 
 pub(crate) use columns::human_duration;
-pub(crate) use prepare::prepare;
+pub(crate) use prepare::{finish, prepare};
 pub(crate) use rules::validate;
 pub(crate) use schemas::component;
 
@@ -315,6 +315,7 @@ impl Kind {
             columns: (self.columns)(),
             selectable: owned(self.selectable),
             schema: schemas::shared(self.component).unwrap_or_default(),
+            deprecation: None,
             custom: false,
         }
     }

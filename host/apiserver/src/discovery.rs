@@ -1,20 +1,17 @@
 //! What a client learns about the server: groups, versions, resources.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::builtin;
 use crate::resource::Resource;
 
-const VERBS: [&str; 8] = [
-    "create",
-    "delete",
-    "deletecollection",
-    "get",
-    "list",
-    "patch",
-    "update",
-    "watch",
-];
+const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+
+/// Clients sort them; the real server lists those of custom kinds in this order.
+const CUSTOM_VERBS: [&str; 8] = ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
 
 /// `/api`: the versions of the core group. `address` is where the server listens, like `127.0.0.1:6443`.
 pub(crate) fn api_versions(address: &str) -> Value {
@@ -47,7 +44,7 @@ fn versions<'r>(resources: &'r [Resource], group: &str) -> Vec<&'r str> {
 }
 
 /// Sorts versions as Kubernetes does: `v2`, `v1`, `v1beta2`, `v1beta1`, `v1alpha1`, anything else by name.
-fn rank(version: &str) -> (u8, std::cmp::Reverse<(u32, u32)>, &str) {
+pub(crate) fn rank(version: &str) -> (u8, std::cmp::Reverse<(u32, u32)>, &str) {
     let parse = || {
         let rest = version.strip_prefix('v')?;
         let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
@@ -109,6 +106,7 @@ pub(crate) fn resource_list(resources: &[Resource], group: &str, version: &str) 
         if !resource.categories.is_empty() {
             entry["categories"] = json!(resource.categories);
         }
+        entry["storageVersionHash"] = storage_version_hash(resource).into();
         list.push(entry);
         for name in builtin::subresources(resource) {
             let mut entry = json!({
@@ -151,10 +149,17 @@ fn sorted<'r>(resources: &'r [Resource], group: &str, version: &str) -> Vec<&'r 
 /// Namespaces go one by one: they must not be deleted as a collection.
 fn verbs(resource: &Resource) -> Vec<&'static str> {
     let alone = resource.kind == "Namespace" && !resource.custom;
-    VERBS
+    let verbs = if resource.custom { CUSTOM_VERBS } else { VERBS };
+    verbs
         .into_iter()
         .filter(|verb| !(alone && *verb == "deletecollection"))
         .collect()
+}
+
+/// Changes when objects of the kind are stored in another version.
+fn storage_version_hash(resource: &Resource) -> String {
+    let stored = format!("{}/{}/{}", resource.group, resource.storage_version, resource.kind);
+    BASE64.encode(&Sha256::digest(stored.as_bytes())[..8])
 }
 
 fn subresource_verbs(name: &str) -> &'static [&'static str] {
@@ -187,7 +192,7 @@ fn aggregated_group(resources: &[Resource], group: &str) -> Value {
         })
         .collect();
     let metadata = if group.is_empty() {
-        json!({"creationTimestamp": null})
+        json!({})
     } else {
         json!({"name": group})
     };

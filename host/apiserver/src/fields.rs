@@ -10,11 +10,13 @@ use crate::schema::Schema;
 
 /// Names every field that the schema does not know, as `unknown field "spec.foo"`, sorted.
 pub(crate) fn unknown(schema: &Schema, value: &Value) -> Vec<String> {
-    let mut found = Vec::new();
-    walk(schema, value, &mut String::new(), &mut found);
+    let (mut found, mut embedded) = (Vec::new(), Vec::new());
+    walk(schema, value, &mut String::new(), &mut (&mut found, &mut embedded));
     found.sort_unstable();
+    embedded.sort_unstable();
     found
         .into_iter()
+        .chain(embedded)
         .map(|path| format!("unknown field \"{path}\""))
         .collect()
 }
@@ -24,23 +26,34 @@ pub(crate) fn strict_error(problems: &[String]) -> String {
     format!("strict decoding error: {}", problems.join(", "))
 }
 
-fn walk(schema: &Schema, value: &Value, path: &mut String, found: &mut Vec<String>) {
+/// Unknown fields, and those of the metadata of embedded objects, which are told last.
+type Found<'f> = (&'f mut Vec<String>, &'f mut Vec<String>);
+
+fn walk(schema: &Schema, value: &Value, path: &mut String, found: &mut Found<'_>) {
     let schema = schema.here();
     let length = path.len();
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
-                if schema.embedded && matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
+                let is_own = schema.embedded && matches!(name.as_str(), "apiVersion" | "kind" | "metadata");
+                if is_own && name != "metadata" {
                     continue;
                 }
                 if length > 0 {
                     path.push('.');
                 }
                 path.push_str(name);
+                if is_own {
+                    let mut nothing = Vec::new();
+                    let mut below = (&mut *found.1, &mut nothing);
+                    walk(&crate::builtin::object_meta(), value, path, &mut below);
+                    path.truncate(length);
+                    continue;
+                }
                 match schema.field(name) {
                     Some(below) => walk(below, value, path, found),
                     None if schema.preserve_unknown => {}
-                    None => found.push(path.clone()),
+                    None => found.0.push(path.clone()),
                 }
                 path.truncate(length);
             }

@@ -324,6 +324,13 @@ pub(crate) fn update(
     subresource: Option<&str>,
     now: &str,
 ) {
+    // The real server keeps no owners of requests for certificates.
+    if !resource.custom && resource.kind == "CertificateSigningRequest" {
+        if let Some(metadata) = metadata_mut(new) {
+            metadata.remove("managedFields");
+        }
+        return;
+    }
     let owners = if subresource.is_none() && is_reset(new) {
         Owners::default()
     } else {
@@ -383,7 +390,7 @@ pub(crate) fn record(
     owners
 }
 
-/// The real server's own kinds have a spec and a status even when nothing is in them, so nobody adds them as such.
+/// The real server's own kinds have some parts even when nothing is in them, like spec and status, so nobody adds them as such.
 fn lay_out(resource: &Resource, after: &Value, before: &mut Value) {
     let Some(before) = before.as_object_mut().filter(|_| !resource.custom) else {
         return;
@@ -392,6 +399,18 @@ fn lay_out(resource: &Resource, after: &Value, before: &mut Value) {
         if after[name].is_object() && resource.schema.here().properties.contains_key(name) {
             before.entry(name).or_insert_with(|| json!({}));
         }
+    }
+    let (parts, nothing): (&[&str], Value) = match resource.kind.as_str() {
+        "Event" if resource.group.is_empty() => (&["source"], json!({})),
+        "Event" => (&["deprecatedSource"], json!({})),
+        "CustomResourceDefinition" => (&["spec", "names"], json!({})),
+        "Pod" => (&["spec", "containers"], json!([])),
+        _ => return,
+    };
+    let (last, above) = parts.split_last().unwrap_or((&"", &[]));
+    let place = above.iter().try_fold(before, |at, name| at.get_mut(*name).and_then(Value::as_object_mut));
+    if let Some(place) = place {
+        place.entry(*last).or_insert(nothing);
     }
 }
 

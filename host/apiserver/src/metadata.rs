@@ -280,7 +280,7 @@ fn owners(owners: &Value, found: &mut Vec<Cause>) {
             let field = "metadata.ownerReferences.apiVersion";
             found.push(fault::invalid(
                 field,
-                &owner["apiVersion"],
+                &Value::from(version),
                 "version must not be empty",
             ));
         }

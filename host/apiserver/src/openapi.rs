@@ -200,6 +200,12 @@ fn parameter(name: &str) -> Value {
     json!({"name": name, "in": "query", "schema": {"type": kind, "uniqueItems": true}})
 }
 
+/// What the built-in kinds say of their metadata.
+fn metadata_of_any_kind() -> Option<String> {
+    let known = crate::builtin::component("io.k8s.api.core.v1.Secret")?;
+    known.properties.get("metadata")?.description.clone()
+}
+
 #[derive(Default)]
 struct Components {
     done: Map<String, Value>,
@@ -209,6 +215,13 @@ impl Components {
     fn root(&mut self, resource: &Resource) {
         let name = name_of(resource);
         let mut node = self.node(&resource.schema);
+        // Definitions leave metadata to the server, which says the same of it for every kind.
+        if let (true, Some(described)) = (resource.custom, metadata_of_any_kind()) {
+            let metadata = &mut node["properties"]["metadata"];
+            if metadata.is_object() && metadata["description"].is_null() {
+                metadata["description"] = described.into();
+            }
+        }
         node["x-kubernetes-group-version-kind"] = json!([kind_of(resource)]);
         self.done.insert(name, node);
     }

@@ -28,7 +28,7 @@ fn unprocessable() -> ApiError {
 pub(crate) fn json_patch(object: &mut Value, patch: &Value) -> Result<(), ApiError> {
     let Value::Array(operations) = patch else {
         return Err(ApiError::bad_request(format!(
-            "json: cannot unmarshal {} into Go value of type jsonpatch.Patch",
+            "error decoding patch: json: cannot unmarshal {} into Go value of type []handlers.jsonPatchOp",
             kind(patch)
         )));
     };
@@ -92,7 +92,7 @@ pub(crate) fn merge_patch(object: &mut Value, patch: &Value) {
 pub(crate) fn strategic(schema: &Schema, object: &mut Value, patch: &Value) -> Result<(), ApiError> {
     let Value::Object(patch) = patch else {
         return Err(ApiError::bad_request(format!(
-            "error decoding patch: json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
+            "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
             kind(patch)
         )));
     };

@@ -113,7 +113,9 @@ impl<'r> Prepared<'r> {
         }
         let mut row = Map::from_iter([("cells".to_owned(), Value::Array(cells))]);
         match include {
-            IncludeObject::None => {}
+            IncludeObject::None => {
+                row.insert("object".into(), Value::Null);
+            }
             IncludeObject::Object => {
                 row.insert("object".into(), object.clone());
             }
@@ -232,7 +234,7 @@ mod tests {
         );
         assert_eq!(table["columnDefinitions"][0]["format"], "name");
         assert_eq!(table["columnDefinitions"][4]["priority"], 1);
-        assert!(table["rows"][0].get("object").is_none());
+        assert!(table["rows"][0]["object"].is_null());
     }
 
     #[test]

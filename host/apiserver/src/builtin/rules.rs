@@ -19,6 +19,7 @@ pub(crate) fn validate(resource: &Resource, new: &Value, old: Option<&Value>) ->
         _ => metadata::subdomain,
     };
     let mut found = metadata::check(new, resource.namespaced, name);
+    finalizers(new, &mut found);
     // The types of Go know no missing field, so what must be there is each kind's own business.
     let wrong = crate::crd::check_values(&resource.schema, new, old);
     found.extend(
@@ -33,8 +34,8 @@ pub(crate) fn validate(resource: &Resource, new: &Value, old: Option<&Value>) ->
         ("", "Pod") => pod(new, old, &mut found),
         ("", "Event") => event(new, "involvedObject", &mut found),
         ("events.k8s.io", _) => new_event(new, old, &mut found),
-        ("certificates.k8s.io", _) => signing_request(new, &mut found),
         ("coordination.k8s.io", _) => lease(new, &mut found),
+        ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => role(new, &mut found),
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => binding(new, old, &mut found),
         ("apiextensions.k8s.io", _) => {
             found.extend(crate::crd::check_structural(new).err().unwrap_or_default());
@@ -58,6 +59,17 @@ fn list<'v>(value: &'v Value, path: &str) -> &'v [Value] {
         .and_then(Value::as_array)
         .map(Vec::as_slice)
         .unwrap_or_default()
+}
+
+/// Built-in kinds take finalizers with a domain, and the few that Kubernetes has itself.
+fn finalizers(new: &Value, found: &mut Vec<Cause>) {
+    for (index, finalizer) in list(new, "/metadata/finalizers").iter().enumerate() {
+        let name = finalizer.as_str().unwrap_or_default();
+        if !name.contains('/') && !matches!(name, "kubernetes" | "orphan" | "foregroundDeletion") {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified";
+            found.push(fault::invalid(format!("metadata.finalizers[{index}]"), finalizer, detail));
+        }
+    }
 }
 
 fn node(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
@@ -222,6 +234,10 @@ fn pod(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
             found.push(fault::duplicate(format!("{path}.name"), &container["name"]));
         }
     }
+    if !matches!(text(&new["spec"], "restartPolicy"), "Always" | "OnFailure" | "Never" | "") {
+        let policies = ["Always", "OnFailure", "Never"];
+        found.push(fault::not_supported("spec.restartPolicy", &new["spec"]["restartPolicy"], &policies));
+    }
     let Some(old) = old else { return };
     let before = &old["spec"]["nodeName"];
     let bound = before.as_str().is_some_and(|name| !name.is_empty());
@@ -258,6 +274,12 @@ fn event(new: &Value, about: &str, found: &mut Vec<Cause>) {
 
 fn new_event(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
     event(new, "regarding", found);
+    let is_timed = !text(new, "eventTime").is_empty();
+    if old.is_none() && !is_timed {
+        found.push(fault::required("eventTime", ""));
+        kind_of_event(new, found);
+        return;
+    }
     let once = [
         ("reportingController", 128),
         ("reportingInstance", 128),
@@ -284,122 +306,13 @@ fn new_event(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
     if old.is_some() {
         return;
     }
-    if text(new, "eventTime").is_empty() {
-        found.push(fault::required("eventTime", ""));
-    }
+    kind_of_event(new, found);
+}
+
+fn kind_of_event(new: &Value, found: &mut Vec<Cause>) {
     if !matches!(text(new, "type"), "Normal" | "Warning") {
         let detail = format!("has invalid value: {}", text(new, "type"));
         found.push(fault::invalid("type", &Value::from(""), &detail));
-    }
-}
-
-fn signing_request(new: &Value, found: &mut Vec<Cause>) {
-    const USAGES: [&str; 23] = [
-        "any",
-        "cert sign",
-        "client auth",
-        "code signing",
-        "content commitment",
-        "crl sign",
-        "data encipherment",
-        "decipher only",
-        "digital signature",
-        "email protection",
-        "encipher only",
-        "ipsec end system",
-        "ipsec tunnel",
-        "ipsec user",
-        "key agreement",
-        "key encipherment",
-        "microsoft sgc",
-        "netscape sgc",
-        "ocsp signing",
-        "s/mime",
-        "server auth",
-        "signing",
-        "timestamping",
-    ];
-    let spec = &new["spec"];
-    if text(spec, "request").is_empty() {
-        found.push(fault::invalid(
-            "spec.request",
-            &Value::from(""),
-            "PEM block type must be CERTIFICATE REQUEST",
-        ));
-    }
-    let usages = list(new, "/spec/usages");
-    if usages.is_empty() {
-        found.push(fault::required("spec.usages", ""));
-    }
-    for (index, usage) in usages.iter().enumerate() {
-        if !USAGES.contains(&usage.as_str().unwrap_or_default()) {
-            found.push(fault::not_supported(
-                format!("spec.usages[{index}]"),
-                usage,
-                &USAGES,
-            ));
-        }
-        if usages[..index].contains(usage) {
-            found.push(fault::duplicate(format!("spec.usages[{index}]"), usage));
-        }
-    }
-    match text(spec, "signerName") {
-        "" => found.push(fault::required("spec.signerName", "")),
-        name => match name.split_once('/') {
-            Some((domain, path)) if metadata::subdomain(domain).is_empty() && !path.is_empty() => {}
-            _ => {
-                let detail =
-                    "must be a fully qualified domain and path of the form 'example.com/signer-name'";
-                found.push(fault::invalid("spec.signerName", &spec["signerName"], detail));
-            }
-        },
-    }
-    if spec["expirationSeconds"]
-        .as_i64()
-        .is_some_and(|seconds| seconds < 600)
-    {
-        let detail = "may not specify a duration less than 600 seconds (10 minutes)";
-        found.push(fault::invalid(
-            "spec.expirationSeconds",
-            &spec["expirationSeconds"],
-            detail,
-        ));
-    }
-    let conditions = list(new, "/status/conditions");
-    for (index, condition) in conditions.iter().enumerate() {
-        let path = format!("status.conditions[{index}]");
-        if text(condition, "type").is_empty() {
-            found.push(fault::required(format!("{path}.type"), ""));
-        }
-        let decided = matches!(text(condition, "type"), "Approved" | "Denied" | "Failed");
-        match text(condition, "status") {
-            "" => found.push(fault::required(format!("{path}.status"), "")),
-            "True" => {}
-            "False" | "Unknown" if !decided => {}
-            _ => {
-                let allowed: &[&str] = if decided {
-                    &["True"]
-                } else {
-                    &["False", "True", "Unknown"]
-                };
-                found.push(fault::not_supported(
-                    format!("{path}.status"),
-                    &condition["status"],
-                    allowed,
-                ));
-            }
-        }
-        if conditions[..index]
-            .iter()
-            .any(|other| other["type"] == condition["type"])
-        {
-            found.push(fault::duplicate(format!("{path}.type"), &condition["type"]));
-        }
-    }
-    let has = |kind: &str| conditions.iter().find(|condition| condition["type"] == kind);
-    if let (Some(_), Some(denied)) = (has("Approved"), has("Denied")) {
-        let detail = "Approved and Denied conditions are mutually exclusive";
-        found.push(fault::invalid("status.conditions", &denied["type"], detail));
     }
 }
 
@@ -420,6 +333,25 @@ fn lease(new: &Value, found: &mut Vec<Cause>) {
                 &new["spec"][field],
                 detail,
             ));
+        }
+    }
+}
+
+fn role(new: &Value, found: &mut Vec<Cause>) {
+    for (index, rule) in list(new, "/rules").iter().enumerate() {
+        let path = format!("rules[{index}]");
+        let is_empty = |field: &str| list(rule, &format!("/{field}")).is_empty();
+        if is_empty("verbs") {
+            found.push(fault::required(format!("{path}.verbs"), "verbs must contain at least one value"));
+        }
+        if !is_empty("nonResourceURLs") {
+            continue;
+        }
+        if is_empty("apiGroups") {
+            found.push(fault::required(format!("{path}.apiGroups"), "resource rules must supply at least one api group"));
+        }
+        if is_empty("resources") {
+            found.push(fault::required(format!("{path}.resources"), "resource rules must supply at least one resource"));
         }
     }
 }

@@ -13,6 +13,9 @@ pub(crate) fn prune(schema: &Schema, value: &mut Value) {
         Value::Object(fields) => {
             fields.retain(|name, value| {
                 if schema.embedded && META.contains(&name.as_str()) {
+                    if name == "metadata" {
+                        prune(&crate::builtin::object_meta(), value);
+                    }
                     return true;
                 }
                 match schema.field(name) {
@@ -106,7 +109,7 @@ mod tests {
         let mut value = json!({
             "a": "1", "gone": 1, "keep": {"free": {"x": 1}, "inner": {"k": "v", "gone": 1}},
             "list": [{"v": 1, "gone": 2}], "map": {"one": {"v": 1, "gone": 1}},
-            "emb": {"apiVersion": "v1", "kind": "K", "metadata": {"name": "n"}, "spec": "s", "gone": 1},
+            "emb": {"apiVersion": "v1", "kind": "K", "metadata": {"name": "n", "gone": 1}, "spec": "s", "gone": 1},
         });
         prune(&schema(), &mut value);
         assert_eq!(

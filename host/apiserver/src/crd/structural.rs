@@ -129,6 +129,7 @@ fn check_names(names: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
 fn versions(list: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
     let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
     let name = |version: &Value| version["name"].as_str().unwrap_or_default().to_owned();
+    let is_shared = list.iter().all(|version| version["schema"].is_object() && version["schema"] == list[0]["schema"]);
     for (index, version) in list.iter().enumerate() {
         let path = path.index(index);
         if let Some(wrong) = joined(&label_1035(&name(version))) {
@@ -139,7 +140,11 @@ fn versions(list: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
             &path.child("additionalPrinterColumns"),
             found,
         );
-        let at = path.child("schema");
+        // One schema for all versions counts as the definition's own, and is told so.
+        let root = Path::root();
+        let spec = root.child("spec");
+        let (schema_of_all, schema_of_one) = (spec.child("validation"), path.child("schema"));
+        let at = if is_shared { &schema_of_all } else { &schema_of_one };
         let at = at.child("openAPIV3Schema");
         let schema = &version["schema"]["openAPIV3Schema"];
         if !schema.is_object() {

@@ -230,25 +230,25 @@ fn work_without_end_is_refused() {
 
 #[rstest::rstest]
 #[case(json!({"type": "object", "properties": {"spec": {"properties": {"a": {"type": "string"}}}}}),
-    "spec.versions[0].schema.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields")]
-#[case(json!({"properties": {}}), "spec.versions[0].schema.openAPIV3Schema.type: Required value: must not be empty at the root")]
+    "spec.validation.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields")]
+#[case(json!({"properties": {}}), "spec.validation.openAPIV3Schema.type: Required value: must not be empty at the root")]
 #[case(spec(json!({"l": {"type": "array"}})),
-    "spec.versions[0].schema.openAPIV3Schema.properties[spec].properties[l].items: Required value: must be specified")]
+    "spec.validation.openAPIV3Schema.properties[spec].properties[l].items: Required value: must be specified")]
 #[case(spec(json!({"s": {"type": "text"}})),
-    "spec.versions[0].schema.openAPIV3Schema.properties[spec].properties[s].type: Unsupported value: \"text\": supported values: \"array\", \"boolean\", \"integer\", \"number\", \"object\", \"string\"")]
+    "spec.validation.openAPIV3Schema.properties[spec].properties[s].type: Unsupported value: \"text\": supported values: \"array\", \"boolean\", \"integer\", \"number\", \"object\", \"string\"")]
 #[case(spec(json!({"n": {"type": "integer", "default": "x"}})),
-    "spec.versions[0].schema.openAPIV3Schema.properties[spec].properties[n].default: Invalid value: \"string\": spec.versions[0].schema.openAPIV3Schema.properties[spec].properties[n].default in body must be of type integer: \"string\"")]
+    "spec.validation.openAPIV3Schema.properties[spec].properties[n].default: Invalid value: \"string\":  in body must be of type integer: \"string\"")]
 #[case(spec(json!({"n": {"type": "integer", "anyOf": [{"type": "string"}]}})),
-    "spec.versions[0].schema.openAPIV3Schema.properties[spec].properties[n].anyOf[0].type: Forbidden: must be empty to be structural")]
+    "spec.validation.openAPIV3Schema.properties[spec].properties[n].anyOf[0].type: Forbidden: must be empty to be structural")]
 #[case(json!({"type": "object", "properties": {"spec": {"type": "object", "anyOf": [{"properties": {"x": {"minimum": 1}}}]}}}),
-    "spec.versions[0].schema.openAPIV3Schema.properties[spec].properties[x]: Required value: because it is defined in spec.versions[0].schema.openAPIV3Schema.properties[spec].anyOf[0].properties[x]")]
+    "spec.validation.openAPIV3Schema.properties[spec].properties[x]: Required value: because it is defined in spec.validation.openAPIV3Schema.properties[spec].anyOf[0].properties[x]")]
 #[case(json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {"labels": {"type": "object"}}}}}),
-    "spec.versions[0].schema.openAPIV3Schema.properties[metadata]: Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified")]
+    "spec.validation.openAPIV3Schema.properties[metadata]: Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified")]
 #[case(spec(json!({"l": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
     "items": {"type": "object", "properties": {"k": {"type": "string"}}}}})),
-    "spec.versions[0].schema.openAPIV3Schema.properties[spec].properties[l].items.properties[k].default: Required value: this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property")]
+    "spec.validation.openAPIV3Schema.properties[spec].properties[l].items.properties[k].default: Required value: this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property")]
 #[case(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": false}),
-    "spec.versions[0].schema.openAPIV3Schema.x-kubernetes-preserve-unknown-fields: Invalid value: false: must be true or undefined")]
+    "spec.validation.openAPIV3Schema.x-kubernetes-preserve-unknown-fields: Invalid value: false: must be true or undefined")]
 fn a_schema_that_is_not_structural_is_refused(#[case] schema: Value, #[case] message: &str) {
     assert_eq!(
         told(&check_structural(&definition(schema)).expect_err("refused")),

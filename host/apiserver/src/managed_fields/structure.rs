@@ -270,13 +270,13 @@ pub(crate) fn with_named(node: Node<'_>, set: &FieldSet) -> FieldSet {
 
 /// Why an object cannot be applied: the first field that its schema does not know, and lists whose elements cannot be
 /// told apart.
-pub(crate) fn find_misfits(node: Node<'_>, value: &Value) -> Vec<String> {
+pub(crate) fn find_misfits(node: Node<'_>, value: &Value, typed: bool) -> Vec<String> {
     let mut found = Vec::new();
-    check(node, value, &mut Vec::new(), &mut found);
+    check(node, value, typed, &mut Vec::new(), &mut found);
     found
 }
 
-fn check(node: Node<'_>, value: &Value, path: &mut Vec<Element>, found: &mut Vec<String>) {
+fn check(node: Node<'_>, value: &Value, typed: bool, path: &mut Vec<Element>, found: &mut Vec<String>) {
     match (node.category(Some(value)), value) {
         (Some(Category::Map), Value::Object(object)) => {
             for (name, value) in object {
@@ -284,7 +284,7 @@ fn check(node: Node<'_>, value: &Value, path: &mut Vec<Element>, found: &mut Vec
                 if is_undeclared(node, name) {
                     found.push(format!("{}: field not declared in schema", shown(path)));
                 } else {
-                    check(node.field(name), value, path, found);
+                    check(node.field(name), value, typed, path, found);
                 }
                 path.pop();
             }
@@ -299,14 +299,34 @@ fn check(node: Node<'_>, value: &Value, path: &mut Vec<Element>, found: &mut Vec
                     }
                     Ok(element) => {
                         path.push(element.clone());
-                        check(node.items(), item, path, found);
+                        check(node.items(), item, typed, path, found);
                         path.pop();
                         seen.push(element);
                     }
                 }
             }
         }
+        (Some(Category::Leaf), scalar @ (Value::Bool(_) | Value::Number(_) | Value::String(_))) => {
+            let wanted = match node {
+                Node::Known(schema, _) => expected(schema.here(), scalar),
+                Node::Unknown => None,
+            };
+            if let Some(wanted) = wanted.filter(|_| typed || scalar.is_boolean()) {
+                let at = shown(path);
+                found.push(format!("{at}: expected {wanted}, got &value.valueUnstructured{{Value:{scalar}}}"));
+            }
+        }
         _ => {}
+    }
+}
+
+/// What a scalar should have been, if it is something else.
+fn expected(schema: &Schema, scalar: &Value) -> Option<&'static str> {
+    match schema.kind {
+        Type::String if !scalar.is_string() => Some("string"),
+        Type::Integer | Type::Number if !scalar.is_number() => Some("numeric (int or float)"),
+        Type::Boolean if !scalar.is_boolean() => Some("boolean"),
+        _ => None,
     }
 }
 

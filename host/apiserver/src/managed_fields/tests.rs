@@ -47,6 +47,7 @@ pub(crate) fn widget(custom: bool) -> Resource {
         columns: Vec::new(),
         selectable: Vec::new(),
         schema: Arc::new(schema),
+        deprecation: None,
         custom,
     }
 }
@@ -283,7 +284,7 @@ fn changes_are_found_where_they_are(
 #[case::no_map(json!({"ports": ["x"]}), ".spec.ports: element 0: associative list with keys may not have non-map elements")]
 fn what_cannot_be_merged_is_told(#[case] spec: Value, #[case] message: &str) {
     let resource = widget(true);
-    assert_eq!(find_misfits(Node::root(&resource.schema), &with(spec)), [message]);
+    assert_eq!(find_misfits(Node::root(&resource.schema), &with(spec), resource.custom), [message]);
 }
 
 /// Objects that fit the kind.
@@ -465,7 +466,7 @@ fn built_in_kinds_are_taken_apart_by_their_schemas() {
     assert_eq!(
         fields(&pod, "kubectl"),
         json!({"f:spec": {
-            "f:containers": {".": {}, "k:{\"name\":\"c\"}": {
+            "f:containers": {"k:{\"name\":\"c\"}": {
                 ".": {}, "f:args": {}, "f:env": {".": {}, "k:{\"name\":\"E\"}": {".": {}, "f:name": {},
                     "f:valueFrom": {".": {}, "f:secretKeyRef": {}}}},
                 "f:image": {}, "f:name": {},

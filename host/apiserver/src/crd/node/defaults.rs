@@ -19,7 +19,12 @@ pub(super) fn check(node: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
         if pruned != *default {
             found.push(fault::invalid(at, default, "must not have unknown fields"));
         }
-        found.extend(value::check_at(&schema, default, None, &at));
+        // The real server checks a default by itself, so its words name no place.
+        let place = format!("{at} in body");
+        found.extend(value::check_at(&schema, default, None, &at).into_iter().map(|mut cause| {
+            cause.message = cause.message.replace(&place, " in body");
+            cause
+        }));
         found.extend(lists::check(&schema, default));
     }
     if node["items"].is_object() {

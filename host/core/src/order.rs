@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::hidden;
 use crate::loan::{ClaimId, Holder};
 use crate::seams::{KindUse, Object, ObjectRef, Order, Preparation};
 use crate::view;
@@ -115,7 +116,8 @@ impl Inputs<'_> {
             claim: json(&self.claim.spec),
             component: self.component.to_owned(),
             digest: self.digest.to_owned(),
-            provider: stated(self.provider),
+            // The claim is the tenants' to read.
+            provider: hidden::unnamed(&stated(self.provider)),
             node_type: short_name(self.node_type, self.provider),
             uses: self.uses.iter().map(json).collect(),
             os_image: self.os_image.map(stated),
@@ -137,7 +139,7 @@ impl Inputs<'_> {
             differs.push("the driver".to_owned());
         }
         let kept = |provider: &Value| of_type(provider, &frozen.node_type);
-        if kept(&frozen.provider) != kept(&stated(self.provider)) {
+        if kept(&frozen.provider) != kept(&hidden::unnamed(&stated(self.provider))) {
             differs.push(format!(
                 "provider {}",
                 self.provider.metadata.name.as_deref().unwrap_or_default()

@@ -115,7 +115,7 @@ impl Turn<'_> {
     }
 
     /// The machine as the inventory last saw it, if it is the one that the claim names.
-    fn cached_machine(&self) -> Option<Value> {
+    pub(super) fn cached_machine(&self) -> Option<Value> {
         let name = self.machine()?;
         let provider = match &self.status.order {
             Some(order) => order

@@ -1,6 +1,7 @@
 //! What a claim's status says: conditions with reasons, a summary, and one write for all of it.
 
 use hostler_api::conditions::{self, Fact, phase};
+use hostler_core::hidden;
 use hostler_core::lifecycle::DESTROYED;
 use hostler_core::order::Inputs;
 use hostler_core::pool::{self, Owner};
@@ -28,6 +29,10 @@ impl Turn<'_> {
         {
             return Ok(());
         }
+        self.hide().await?;
+        if Some(&self.status) == self.claim.status.as_ref() {
+            return Ok(());
+        }
         let mut next = self.claim.clone();
         next.status = Some(self.status.clone());
         let written = patch::replace_status(&self.claims(), &next).await;
@@ -41,6 +46,22 @@ impl Turn<'_> {
                 .events
                 .warning(&self.claim, &reason, "Claiming", &text)
                 .await;
+        }
+        Ok(())
+    }
+
+    /// Takes out of every text what is not for tenants, whoever put it in.
+    async fn hide(&mut self) -> Result<()> {
+        let known = match (self.machine(), self.cached_machine()) {
+            (None, _) => return Ok(()),
+            (Some(_), Some(known)) => Some(known),
+            (Some(name), None) => self.kinds.get(self.client(), &name).await?,
+        };
+        let words = known.map(|machine| hidden::words(&machine)).unwrap_or_default();
+        let conditions = self.status.conditions.iter_mut().filter_map(|one| one.message.as_mut());
+        let texts = conditions.chain(&mut self.status.message).chain(&mut self.status.step);
+        for text in texts.chain(self.warnings.iter_mut().map(|(_, text)| text)) {
+            *text = hidden::without(text, &words);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The way back of a machine: begun once, driven until the machine is free, and given back by nobody but the host.
 
+use hostler_api::conditions::Fact;
 use hostler_core::lifecycle::DESTROYED;
 use hostler_core::loan::Phase;
 use hostler_core::order;
@@ -17,6 +18,8 @@ impl Turn<'_> {
     /// Records that the release begins, so that every later turn counts its waiting from the same moment.
     pub(super) async fn begin(&mut self) -> Result<Action> {
         self.status.release_started = Some(Time(self.ctx.clock.now()));
+        // From here on this condition says how far the node has left: what was said before, of an API that was away, is not that.
+        self.set(&Fact::not_yet("Joined", "Leaving", "the node is taken out of use"));
         self.destroying(&Reason::new("Draining", "the release has begun"));
         Ok(Action::requeue(Duration::ZERO))
     }

@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use hostler_api::{VirtualClusterInstance, names};
 use hostler_apiserver::{Identity, Server};
 use hostler_controllers::Settings;
 use hostler_lab::{Lab, Network};
-use kube::Client;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -31,10 +33,11 @@ pub(crate) async fn main(options: LabOptions) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(&options.data)
         .with_context(|| format!("data directory {} cannot be made", options.data.display()))?;
     telemetry::to_file(&options.data.join("hostler.log"))?;
+    let manifests = apply::read(&options.apply)?;
     let stop = run::stopped_by_signal()?;
     let laboratory = Laboratory::start(&options, &stop).await?;
     say("lab ready");
-    let code = laboratory.serve(&options, &stop).await;
+    let code = laboratory.serve(&options, manifests, &stop).await;
     laboratory.end(&stop).await;
     code
 }
@@ -105,43 +108,63 @@ impl Laboratory {
     }
 
     /// Applies what was asked for and stays until it is told to stop.
-    async fn serve(&self, options: &LabOptions, stop: &CancellationToken) -> anyhow::Result<ExitCode> {
-        if !options.apply.is_empty() {
-            let tenants = |cluster: &str| self.server.client(cluster, Identity::administrator());
+    async fn serve(
+        &self,
+        options: &LabOptions,
+        manifests: Vec<apply::Manifest>,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<ExitCode> {
+        let stays = !options.once;
+        if !manifests.is_empty() {
             let watching = timeline::Timeline::start(self.client.clone());
-            let clusters = || self.server.clusters();
-            let limit = options.once.then_some(options.timeout);
-            tokio::select! {
+            let applied = tokio::select! {
                 () = stop.cancelled() => return Ok(ExitCode::SUCCESS),
-                applied = apply::all(&self.client, &options.apply) => applied?,
-            }
-            let outcome = tokio::select! {
-                () = stop.cancelled() => return Ok(ExitCode::SUCCESS),
-                outcome = watching.follow(&tenants, &clusters, limit) => outcome?,
+                applied = apply::all(&self.client, manifests) => applied,
             };
-            if options.once {
-                return Ok(outcome);
+            match applied {
+                // What runs goes on: it may be somebody's.
+                Err(error) if stays => {
+                    telemetry::complain(&error);
+                    say("\nthe rest was not applied; correct the file and use kubectl apply, or start again");
+                }
+                other => other?,
             }
-        } else if options.once {
+            let tenant = |cluster: &str| self.server.client(cluster, Identity::administrator());
+            let clusters = || self.server.clusters();
+            let still = || self.invite(None);
+            let sources = timeline::Sources { clusters: &clusters, tenant: &tenant, still: &still };
+            let outcome = tokio::select! {
+                () = stop.cancelled() => Ok(ExitCode::SUCCESS),
+                outcome = watching.follow(&sources, options.once.then_some(options.timeout)) => outcome,
+            };
+            if !stays || stop.is_cancelled() {
+                return outcome;
+            }
+            outcome?;
+        } else if !stays {
             return Ok(ExitCode::SUCCESS);
         }
-        self.invite();
+        let tenants: Api<VirtualClusterInstance> = Api::all(self.client.clone());
+        self.invite(tenants.list(&ListParams::default()).await?.items.first());
         stop.cancelled().await;
         say("\nstopping; start again with the same --data to go on");
         Ok(ExitCode::SUCCESS)
     }
 
     /// The next commands to try.
-    fn invite(&self) {
+    fn invite(&self, tenant: Option<&VirtualClusterInstance>) {
         say(&format!("\nThe laboratory runs at {} until Ctrl-C. In another terminal:\n", self.base));
         say(&format!("  export KUBECONFIG={}", self.kubeconfig.display()));
         say("  kubectl get nodeclaims.management.loft.sh -A");
         say("  kubectl get nodetypes.management.loft.sh");
         say("  kubectl get bmh -A");
-        if let Some(tenant) = first_file(&self.data.join("tenants")) {
-            say(&format!("  kubectl --kubeconfig {} get nodes -o wide", tenant.display()));
+        let Some(tenant) = tenant else { return };
+        let (name, namespace) = (tenant.name_any(), tenant.namespace().unwrap_or_default());
+        if let Some(project) = names::project_of(&namespace) {
+            let file = self.data.join("tenants").join(project).join(format!("{name}.kubeconfig"));
+            say(&format!("  kubectl --kubeconfig {} get nodes -o wide", file.display()));
         }
-        say("  kubectl delete virtualclusterinstances.management.loft.sh one -n p-default");
+        say(&format!("  kubectl delete virtualclusterinstances.management.loft.sh {name} -n {namespace}"));
     }
 
     async fn end(mut self, stop: &CancellationToken) {
@@ -187,15 +210,4 @@ fn installation(data: &Path) -> anyhow::Result<String> {
     let name = format!("lab-{:08x}", rand::random::<u32>());
     write_private(&path, &name)?;
     Ok(name)
-}
-
-/// The first tenant's kubeconfig there is.
-fn first_file(folder: &Path) -> Option<PathBuf> {
-    let mut projects: Vec<_> = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path()).collect();
-    projects.sort();
-    projects.into_iter().find_map(|project| {
-        let mut files: Vec<_> = std::fs::read_dir(project).ok()?.flatten().map(|entry| entry.path()).collect();
-        files.sort();
-        files.into_iter().find(|file| file.extension().is_some_and(|end| end == "kubeconfig"))
-    })
 }

@@ -26,7 +26,7 @@ pub(crate) fn main(command: PluginCommand) -> anyhow::Result<ExitCode> {
             }
         }
         PluginCommand::Inspect { file } => {
-            let found = hostler_wasm::inspect(&file)?;
+            let found = hostler_wasm::inspect(&file).with_context(|| format!("component {}", file.display()))?;
             print(&found);
         }
     }

@@ -123,7 +123,7 @@ impl From<Error> for Stop {
 }
 
 async fn drive(ctx: &Arc<Ctx>, provider: &api::NodeProvider, tasks: &Tasks, stop: &CancellationToken) -> Result<usize, Stop> {
-    let Some((component, _)) = provider.spec.driver() else {
+    let Some((component, settings)) = provider.spec.driver() else {
         return Err(Stop::Refused(
             Reason::new("NoDriver", format!("NodeProvider {} names no driver", provider.name_any()))
                 .remedy("set exactly one of spec.metal3, spec.kubeVirt, spec.terraform or spec.driver"),

@@ -4,6 +4,7 @@
 
 pub mod admission;
 pub mod boot;
+pub mod config;
 pub mod grant;
 pub mod hidden;
 pub mod join;

@@ -22,7 +22,8 @@ const RELEASE: &str = "v1.36.3";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Everything is written down: whole requests are too much, their metadata is what a test looks for.
-const AUDIT_POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- level: Metadata\n";
+const AUDIT_POLICY: &str =
+    "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- level: Metadata\n";
 
 /// Where binaries of the real Kubernetes are.
 #[derive(Clone, Debug)]
@@ -61,7 +62,12 @@ impl Binaries {
     }
 
     fn demand(&self, name: &str) -> Result<PathBuf> {
-        self.path(name).with_context(|| format!("no {name} in {}; `make kubernetes` builds it", self.folder.display()))
+        self.path(name).with_context(|| {
+            format!(
+                "no {name} in {}; `make kubernetes` builds it",
+                self.folder.display()
+            )
+        })
     }
 }
 
@@ -81,7 +87,13 @@ impl Cluster {
     pub(crate) async fn start(binaries: &Binaries) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("hostler-kubernetes-").tempdir()?;
         let authority = Authority::create(folder.path())?;
-        let mut cluster = Self { processes: Vec::new(), folder, binaries: binaries.clone(), authority, port: 0 };
+        let mut cluster = Self {
+            processes: Vec::new(),
+            folder,
+            binaries: binaries.clone(),
+            authority,
+            port: 0,
+        };
         // A port that was free may be taken before the server listens; then another is tried.
         let mut last = None;
         for _ in 0..3 {
@@ -135,11 +147,24 @@ impl Cluster {
         ];
         let log = |name: &str| self.folder.path().join(format!("{name}.log"));
         let processes = [
-            Process::start(&self.binaries.demand("etcd")?, &etcd, self.folder.path(), &log("etcd"))?,
-            Process::start(&self.binaries.demand("kube-apiserver")?, &server, self.folder.path(), &log("kube-apiserver"))?,
+            Process::start(
+                &self.binaries.demand("etcd")?,
+                &etcd,
+                self.folder.path(),
+                &log("etcd"),
+            )?,
+            Process::start(
+                &self.binaries.demand("kube-apiserver")?,
+                &server,
+                self.folder.path(),
+                &log("kube-apiserver"),
+            )?,
         ];
         self.processes.extend(processes);
-        std::fs::write(self.kubeconfig(), self.kubeconfig_of("kubernetes-admin", Some("system:masters"))?)?;
+        std::fs::write(
+            self.kubeconfig(),
+            self.kubeconfig_of("kubernetes-admin", Some("system:masters"))?,
+        )?;
         let client = self.client().await?;
         self.wait_ready(&client).await
     }
@@ -154,7 +179,10 @@ impl Cluster {
             };
             for process in &mut self.processes {
                 if let Some(log) = process.ended()? {
-                    bail!("{} ended while starting; its log ends with:\n{log}", process.name());
+                    bail!(
+                        "{} ended while starting; its log ends with:\n{log}",
+                        process.name()
+                    );
                 }
             }
             if begin.elapsed() > PATIENCE {
@@ -178,10 +206,17 @@ impl Cluster {
             format!("--cluster-signing-key-file={}", at("ca.key")),
             format!("--root-ca-file={}", at("ca.crt")),
             format!("--service-account-private-key-file={}", at("accounts.key")),
-            "--controllers=*,bootstrap-signer-controller,token-cleaner-controller".to_owned(),
+            // Requests for certificates are approved by whom the test says, not by the controller for kubelets.
+            "--controllers=*,bootstrap-signer-controller,token-cleaner-controller,-certificatesigningrequest-approving-controller"
+                .to_owned(),
         ];
         let log = self.folder.path().join("kube-controller-manager.log");
-        self.processes.push(Process::start(&self.binaries.demand("kube-controller-manager")?, &arguments, self.folder.path(), &log)?);
+        self.processes.push(Process::start(
+            &self.binaries.demand("kube-controller-manager")?,
+            &arguments,
+            self.folder.path(),
+            &log,
+        )?);
         Ok(())
     }
 
@@ -195,7 +230,12 @@ impl Cluster {
             "--leader-elect=false".to_owned(),
         ];
         let log = self.folder.path().join("kube-scheduler.log");
-        self.processes.push(Process::start(&self.binaries.demand("kube-scheduler")?, &arguments, self.folder.path(), &log)?);
+        self.processes.push(Process::start(
+            &self.binaries.demand("kube-scheduler")?,
+            &arguments,
+            self.folder.path(),
+            &log,
+        )?);
         Ok(())
     }
 
@@ -211,7 +251,8 @@ impl Cluster {
 
     /// A kubeconfig for anyone, by a certificate of the cluster.
     pub(crate) fn kubeconfig_of(&self, user: &str, group: Option<&str>) -> Result<String> {
-        self.authority.kubeconfig(&format!("https://127.0.0.1:{}", self.port), user, group)
+        self.authority
+            .kubeconfig(&format!("https://127.0.0.1:{}", self.port), user, group)
     }
 
     /// One line of JSON for each request that the server answered.
@@ -247,14 +288,65 @@ async fn the_real_server_starts_keeps_an_audit_log_and_leaves_nothing_behind() {
     let cluster = Cluster::start(&binaries).await.unwrap();
     let version = cluster.client().await.unwrap().apiserver_version().await.unwrap();
     assert!(version.git_version.starts_with("v1."), "{version:?}");
-    let guest = client_of(&cluster.kubeconfig_of("jane", None).unwrap()).await.unwrap();
+    let guest = client_of(&cluster.kubeconfig_of("jane", None).unwrap())
+        .await
+        .unwrap();
     let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> = kube::Api::default_namespaced(guest);
-    assert!(secrets.list(&kube::api::ListParams::default()).await.is_err(), "RBAC lets nobody in by itself");
+    assert!(
+        secrets.list(&kube::api::ListParams::default()).await.is_err(),
+        "RBAC lets nobody in by itself"
+    );
     let audit = std::fs::read_to_string(cluster.audit_log()).unwrap();
-    assert!(audit.lines().any(|line| line.contains("\"jane\"")), "the audit log has every request");
+    assert!(
+        audit.lines().any(|line| line.contains("\"jane\"")),
+        "the audit log has every request"
+    );
     assert!(!cluster.log("kube-apiserver").is_empty());
     let (folder, port) = (cluster.folder().to_owned(), cluster.port);
     drop(cluster);
     assert!(!folder.exists(), "the folder is gone");
-    assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err(), "nothing listens any more");
+    assert!(
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_err(),
+        "nothing listens any more"
+    );
+}
+
+#[tokio::test]
+async fn the_real_scheduler_says_that_there_is_no_node_for_a_pod() {
+    let binaries = match Binaries::find() {
+        Ok(binaries) if binaries.path("kube-scheduler").is_some() => binaries,
+        Ok(_) => return eprintln!("no kube-scheduler to run; `make kubernetes` builds it"),
+        Err(why) => return eprintln!("{why}"),
+    };
+    let mut cluster = Cluster::start(&binaries).await.unwrap();
+    cluster.start_scheduler().unwrap();
+    let pods: kube::Api<k8s_openapi::api::core::v1::Pod> =
+        kube::Api::default_namespaced(cluster.client().await.unwrap());
+    let pod = serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    });
+    pods.create(
+        &kube::api::PostParams::default(),
+        &serde_json::from_value(pod).unwrap(),
+    )
+    .await
+    .unwrap();
+    let begin = Instant::now();
+    loop {
+        let status = pods.get("p").await.unwrap().status.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        if conditions
+            .iter()
+            .any(|one| one.reason.as_deref() == Some("Unschedulable"))
+        {
+            return;
+        }
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "{conditions:?}\n{}",
+            cluster.log("kube-scheduler")
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }

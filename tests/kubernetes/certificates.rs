@@ -6,8 +6,8 @@ use anyhow::Result;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose,
 };
 use serde_json::json;
 
@@ -25,12 +25,19 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name = named("kubernetes", None);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+        params.key_usages = vec![
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::CrlSign,
+            KeyUsagePurpose::DigitalSignature,
+        ];
         let key = KeyPair::generate()?;
         let certificate = params.self_signed(&key)?.pem();
         write("ca.crt", &certificate)?;
         write("ca.key", &key.serialize_pem())?;
-        let authority = Self { certificate, issuer: Issuer::new(params, key) };
+        let authority = Self {
+            certificate,
+            issuer: Issuer::new(params, key),
+        };
 
         let mut server = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?;
         server.distinguished_name = named("kube-apiserver", None);

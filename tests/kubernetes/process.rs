@@ -31,7 +31,11 @@ pub(crate) struct Process {
 impl Process {
     /// Starts a program with its output in a file; the folder is removed if this process dies without a word.
     pub(crate) fn start(program: &Path, arguments: &[String], folder: &Path, log: &Path) -> Result<Self> {
-        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let name = program
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
         let output = File::create(log).with_context(|| format!("log of {name}"))?;
         let mut guard = Command::new("sh")
             .args(["-c", GUARD, "guard"])
@@ -44,7 +48,12 @@ impl Process {
             .spawn()
             .with_context(|| format!("start of {name}"))?;
         let pipe = guard.stdin.take();
-        Ok(Self { name, log: log.to_owned(), guard, pipe })
+        Ok(Self {
+            name,
+            log: log.to_owned(),
+            guard,
+            pipe,
+        })
     }
 
     /// Name of the program.

@@ -26,6 +26,7 @@ use crate::control_plane::TenantApi;
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::patch;
+use crate::tenant::lane::MOST;
 use crate::tenant::online;
 use crate::watched::Watched;
 
@@ -59,7 +60,7 @@ struct Shared {
 
 async fn requests(shared: Arc<Shared>, stop: CancellationToken) {
     let api: Api<CertificateSigningRequest> = Api::all(shared.tenant.client.clone());
-    let requests = Watched::start(api, watcher::Config::default(), (), stop.clone());
+    let requests = Watched::start_at_most(MOST, api, watcher::Config::default(), (), stop.clone());
     Controller::for_stream(stream::pending(), requests.store())
         .reconcile_on(requests.subscribe())
         .graceful_shutdown_on(stop.cancelled_owned())

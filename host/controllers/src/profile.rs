@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::control_plane::TenantApi;
 use crate::ctx::Ctx;
 use crate::error::Error;
+use crate::tenant::lane::MOST;
 use crate::tenant::online;
 use crate::watched::Watched;
 
@@ -45,7 +46,8 @@ struct Tenant {
 }
 
 async fn tenant_nodes(ctx: Arc<Ctx>, api: Arc<TenantApi>, stop: CancellationToken) {
-    let nodes: Watched<Node> = Watched::start(
+    let nodes: Watched<Node> = Watched::start_at_most(
+        MOST,
         Api::all(api.client.clone()),
         watcher::Config::default(),
         (),

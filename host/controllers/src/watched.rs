@@ -47,9 +47,20 @@ where
 {
     /// Starts the watch; it ends with `stop`.
     pub fn start(api: Api<K>, config: watcher::Config, kind: K::DynamicType, stop: CancellationToken) -> Self {
+        Self::start_at_most(usize::MAX, api, config, kind, stop)
+    }
+
+    /// The same, for the API of somebody who is not trusted: of so many objects the first are kept, and the others are not there.
+    pub fn start_at_most(
+        most: usize,
+        api: Api<K>,
+        config: watcher::Config,
+        kind: K::DynamicType,
+        stop: CancellationToken,
+    ) -> Self {
         let writer = reflector::store::Writer::new(kind.clone());
         let watched = Self { store: writer.as_reader(), changes: broadcast::Sender::new(BACKLOG) };
-        tokio::spawn(keep(writer, api, config, kind, watched.clone(), stop));
+        tokio::spawn(keep(writer, api, config, kind, watched.clone(), most, stop));
         watched
     }
 }
@@ -112,12 +123,21 @@ async fn keep<K>(
     config: watcher::Config,
     kind: K::DynamicType,
     watched: Watched<K>,
+    most: usize,
     stop: CancellationToken,
 ) where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone + Debug + Default + Send + Sync + Unpin,
 {
-    let events = watcher(api, config).default_backoff().reflect(writer);
+    let mut bound = Bound { most, held: HashSet::new(), told: false };
+    let of_bound = kind.clone();
+    let events = watcher(api, config)
+        .default_backoff()
+        .filter(move |event| {
+            let fits = event.as_ref().map_or(true, |event| bound.admits(event, &of_bound));
+            std::future::ready(fits)
+        })
+        .reflect(writer);
     let mut events = std::pin::pin!(events);
     let mut known: HashSet<ObjectRef<K>> = HashSet::new();
     loop {
@@ -149,6 +169,44 @@ async fn keep<K>(
             }
             None => return,
         }
+    }
+}
+
+/// Which objects a bounded cache has room for.
+struct Bound<K>
+where
+    K: Resource + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    most: usize,
+    held: HashSet<ObjectRef<K>>,
+    told: bool,
+}
+
+impl<K> Bound<K>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    fn admits(&mut self, event: &watcher::Event<K>, kind: &K::DynamicType) -> bool {
+        match event {
+            watcher::Event::Init => self.held.clear(),
+            watcher::Event::InitDone => {}
+            watcher::Event::Delete(object) => {
+                self.held.remove(&name_of(object, kind));
+            }
+            watcher::Event::Apply(object) | watcher::Event::InitApply(object) => {
+                let name = name_of(object, kind);
+                if self.held.len() >= self.most && !self.held.contains(&name) {
+                    if !std::mem::replace(&mut self.told, true) {
+                        tracing::warn!(kind = %K::kind(kind), most = self.most, "too many objects; the rest is left out");
+                    }
+                    return false;
+                }
+                self.held.insert(name);
+            }
+        }
+        true
     }
 }
 
@@ -197,4 +255,30 @@ where
         }
     })
     .flat_map(stream::iter)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Node;
+
+    use super::*;
+
+    #[test]
+    fn a_bounded_cache_keeps_the_first_and_has_room_again_when_one_goes() {
+        let node = |name: &str| {
+            let mut node = Node::default();
+            node.metadata.name = Some(name.to_owned());
+            node
+        };
+        let mut bound = Bound { most: 2, held: HashSet::new(), told: false };
+        let mut admits = |event| bound.admits(&event, &());
+        assert!(admits(watcher::Event::InitApply(node("a"))));
+        assert!(admits(watcher::Event::Apply(node("b"))));
+        assert!(!admits(watcher::Event::Apply(node("c"))));
+        assert!(admits(watcher::Event::Apply(node("a"))), "a known one is always read");
+        assert!(admits(watcher::Event::Delete(node("b"))));
+        assert!(admits(watcher::Event::Apply(node("c"))));
+        assert!(admits(watcher::Event::Init));
+        assert!(admits(watcher::Event::InitApply(node("d"))) && admits(watcher::Event::InitApply(node("e"))));
+    }
 }

@@ -81,10 +81,14 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
+fn read_listed() -> Result<Vec<Listed>> {
+    listed::parse(&std::fs::read_to_string(root().join("docs/conformance.md"))?)
+}
+
 /// Cases of some files; `CONFORMANCE` may narrow them to those whose name contains it.
 fn cases(wanted: impl Fn(&str) -> bool) -> Vec<Case> {
     let only = std::env::var("CONFORMANCE").unwrap_or_default();
-    let all = case::read_all(&root().join("tests/conformance/cases")).unwrap();
+    let all = case::read_all(&root().join("tests/conformance/cases")).expect("cases that can be read");
     all.into_iter()
         .filter(|case| wanted(&case.file) && title(case).contains(&only))
         .collect()
@@ -206,18 +210,21 @@ fn on_path(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
+#[expect(
+    clippy::print_stderr,
+    reason = "whoever runs the tests is told what was not asked, and how it would be"
+)]
 async fn judge(cases: &[Case], programs: &[Option<PathBuf>]) {
-    let listed =
-        listed::parse(&std::fs::read_to_string(root().join("docs/conformance.md")).unwrap()).unwrap();
+    let listed = read_listed().expect("docs/conformance.md can be read");
     let mut used = vec![false; listed.len()];
     let binaries = Binaries::find();
     let mut report = String::new();
     for program in programs {
-        let ours = Ours::start().await.unwrap();
+        let ours = Ours::start().await.expect("ours starts");
         let told = run_all(&ours.server, cases, program.as_deref()).await;
         match &binaries {
             Ok(binaries) => {
-                let real = Real::start(binaries).await.unwrap();
+                let real = Real::start(binaries).await.expect("the real one starts");
                 let truth = run_all(&real.server, cases, program.as_deref()).await;
                 report += &compare(cases, &told, &truth, &listed, &mut used);
             }
@@ -249,8 +256,7 @@ async fn judge(cases: &[Case], programs: &[Option<PathBuf>]) {
 
 #[test]
 fn listed_differences_name_cases_that_exist() {
-    let listed =
-        listed::parse(&std::fs::read_to_string(root().join("docs/conformance.md")).unwrap()).unwrap();
+    let listed = read_listed().unwrap();
     let known: Vec<String> = case::read_all(&root().join("tests/conformance/cases"))
         .unwrap()
         .iter()

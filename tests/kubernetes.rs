@@ -173,9 +173,8 @@ impl Cluster {
         let begin = Instant::now();
         loop {
             let request = http::Request::get("/readyz").body(Vec::new())?;
-            let last = match client.request_text(request).await {
-                Ok(_) => return Ok(()),
-                Err(error) => error,
+            let Err(last) = client.request_text(request).await else {
+                return Ok(());
             };
             for process in &mut self.processes {
                 if let Some(log) = process.ended()? {

@@ -146,8 +146,60 @@ fn a_store_that_cannot_be_read_is_left_as_it_is() {
         assert!(std::fs::read(&store).unwrap() == bytes, "{what}: nothing was written over it");
     }
     std::fs::write(&store, &whole).unwrap();
+    format(&store, 7);
+    let said = refused(&lab, "");
+    assert!(said.contains("store.redb") && said.contains("format 7"), "another version: {said}");
+    format(&store, 1);
     lab.go("");
     assert_eq!(lab.kubectl().table("get bmh -A").len(), 2, "nothing was lost");
+}
+
+/// Writes another format into a store, as another version of the program would.
+fn format(store: &std::path::Path, format: u64) {
+    let numbers: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("numbers");
+    let database = redb::Database::open(store).unwrap();
+    let transaction = database.begin_write().unwrap();
+    let known = transaction.open_table(numbers).unwrap().insert("format", format).unwrap().map(|known| known.value());
+    assert!(known.is_some(), "the store keeps its format there");
+    transaction.commit().unwrap();
+}
+
+#[test]
+fn ctrl_c_ends_a_lab_in_the_middle_of_its_timeline() {
+    let mut lab = Lab::new();
+    lab.go(&format!("--imaging-time 10m --apply {}", file("examples/01-lab")));
+    lab.until("a server that is being imaged", |line| line.contains("provisioning  for one-"));
+    assert_eq!(lab.interrupt().code(), Some(0), "{:?}", lab.said());
+    // With --once it was asked for an end that did not come.
+    lab.go(&format!("--once --imaging-time 10m --apply {}", file("examples/01-lab")));
+    lab.until("it is still being imaged", |line| line.contains("provisioning  for one-"));
+    assert_eq!(lab.interrupt().code(), Some(1), "{:?}", lab.said());
+}
+
+#[test]
+fn the_controllers_run_against_the_cluster_of_a_kubeconfig_until_told() {
+    let lab = Lab::start("");
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let mut host = Command::new(hostler())
+        .args(["run", "--installation", "second", "--plugins"])
+        .arg(components())
+        .arg("--state")
+        .arg(folder.path().join("state"))
+        .env("KUBECONFIG", lab.data().join("kubeconfig"))
+        .stdin(Stdio::null())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let said = until("it runs", || {
+        let text = std::fs::read_to_string(&log).unwrap();
+        assert!(host.try_wait().unwrap().is_none(), "{text}");
+        if text.contains("controllers start") { Ok(text) } else { Err(text) }
+    });
+    assert!(said.lines().all(|line| line.starts_with('{')), "a log for machines, where nobody looks: {said}");
+    assert!(Command::new("kill").args(["-INT", &host.id().to_string()]).status().unwrap().success());
+    let ended = until("it ends", || host.try_wait().unwrap().ok_or_else(|| std::fs::read_to_string(&log).unwrap()));
+    assert_eq!(ended.code(), Some(0));
 }
 
 #[test]

@@ -32,6 +32,7 @@ fn a_profile_follows_its_nodes_and_pools_follow_their_quantity() {
     assert!(seen[0].contains("node.vcluster.com/bootstrap"), "it joined with the startup taint: {seen:?}");
     drop(taints);
     edits_arrive(&kubectl, &tenant, &before);
+    edits_of_the_pool_wait(&kubectl, &tenant, &before);
     grows_and_shrinks(&lab, &tenant);
     not_allowed(&lab);
 }
@@ -94,6 +95,20 @@ fn edits_arrive(kubectl: &Kubectl, tenant: &Kubectl, before: &Value) {
     assert_eq!(keys, ["mine", "nvidia.com/gpu"], "and the startup taint never comes back");
     let enrollment = kubectl.run(&format!("get enrollment training.{name} -n p-default -o json"));
     assert!(enrollment.contains("gpu-training") && !enrollment.contains(AUDITED), "{enrollment}");
+}
+
+/// What a pool says of its machines is for new claims; live ones only tell that they differ, and stop when they do not.
+fn edits_of_the_pool_wait(kubectl: &Kubectl, tenant: &Kubectl, before: &Value) {
+    let drift = "get nodeclaims -n p-default -o jsonpath='{.items[0].status.conditions[?(@.type==\"NotDrifted\")].status} {.items[0].status.conditions[?(@.type==\"NotDrifted\")].message}'";
+    let text = std::fs::read_to_string(file("examples/02-node-profile/tenant.yaml")).unwrap();
+    kubectl.apply(&text.replace("quantity: 1\n", "quantity: 1\n                  nodeLabels: {rack: new}\n"));
+    kubectl.until(drift, |text| text.starts_with("False") && text.contains("the pool's nodeLabels"));
+    let name = before["metadata"]["name"].as_str().unwrap();
+    let node = node(tenant, name);
+    assert_eq!(node["metadata"]["uid"], before["metadata"]["uid"]);
+    assert_eq!(node["metadata"]["labels"].get("rack"), None);
+    quantity(kubectl, 1);
+    kubectl.until(drift, |text| text.starts_with("True"));
 }
 
 fn grows_and_shrinks(lab: &Lab, tenant: &Kubectl) {

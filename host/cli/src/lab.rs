@@ -117,8 +117,10 @@ impl Laboratory {
         let stays = !options.once;
         if !manifests.is_empty() {
             let watching = timeline::Timeline::start(self.client.clone());
+            // Whoever asked for an end that did not come must not take it for one.
+            let stopped = if stays { ExitCode::SUCCESS } else { ExitCode::FAILURE };
             let applied = tokio::select! {
-                () = stop.cancelled() => return Ok(ExitCode::SUCCESS),
+                () = stop.cancelled() => return Ok(stopped),
                 applied = apply::all(&self.client, manifests) => applied,
             };
             match applied {
@@ -134,7 +136,7 @@ impl Laboratory {
             let still = || self.invite(None);
             let sources = timeline::Sources { clusters: &clusters, tenant: &tenant, still: &still };
             let outcome = tokio::select! {
-                () = stop.cancelled() => Ok(ExitCode::SUCCESS),
+                () = stop.cancelled() => Ok(stopped),
                 outcome = watching.follow(&sources, options.once.then_some(options.timeout)) => outcome,
             };
             if !stays || stop.is_cancelled() {

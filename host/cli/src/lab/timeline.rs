@@ -108,13 +108,14 @@ impl Timeline {
     }
 
     fn line(&self, kind: Kind, line: &Line, state: &str, detail: &str, mood: Mood) {
-        let shown = format!("{state:<13}");
-        let shown = match (self.coloured, mood) {
-            (true, Mood::Good) => format!("\u{1b}[32m{shown}\u{1b}[0m"),
-            (true, Mood::Moving) => format!("\u{1b}[33m{shown}\u{1b}[0m"),
-            (true, Mood::Bad) => format!("\u{1b}[31m{shown}\u{1b}[0m"),
-            _ => shown,
+        let colour = match mood {
+            Mood::Good => "32",
+            Mood::Moving => "33",
+            Mood::Bad => "31",
+            Mood::Plain => "0",
         };
+        let pad = " ".repeat(13_usize.saturating_sub(state.len()));
+        let shown = if self.coloured { format!("\u{1b}[{colour}m{state}\u{1b}[0m{pad}") } else { format!("{state}{pad}") };
         let text = format!("{} | {:<6} {:<16} {shown} {detail}", stamp(self.started.elapsed()), kind.word(), line.name);
         say(text.trim_end());
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hostler_api as api;
-use hostler_api::conditions;
+use hostler_api::{conditions, names};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::DynamicObject;
@@ -108,29 +108,30 @@ pub(super) fn claim(claim: &api::NodeClaim) -> (Subject, Line, Option<String>) {
     let name = claim.name_any();
     let status = claim.status.clone().unwrap_or_default();
     let phase = status.phase.clone().unwrap_or_else(|| "Pending".to_owned());
-    let kind = claim.spec.type_ref.clone().unwrap_or_default();
-    let machine = status.machine.as_ref().and_then(|machine| machine.object.as_ref());
-    let place = match (kind.is_empty(), machine) {
-        (true, _) => String::new(),
-        (false, Some(machine)) => format!("{kind} on {}", machine.name),
-        (false, None) => kind,
-    };
+    let place = status.machine.as_ref().map(|machine| match &machine.object {
+        Some(object) => format!("{} on {}", machine.type_ref, object.name),
+        None => machine.type_ref.clone(),
+    });
+    let pool = claim.labels().get(names::POOL).map(|pool| format!("for pool {pool}"));
     let (reason, message) = (status.reason.clone().unwrap_or_default(), status.message.clone().unwrap_or_default());
     let trouble = status.conditions.iter().find(|condition| {
         condition.status == "False" && matches!(condition.severity.as_deref(), Some("Error"))
     });
     let (state, detail, mood, rank) = if claim.metadata.deletion_timestamp.is_some() {
-        ("releasing".to_owned(), place, Mood::Moving, 2)
+        ("releasing".to_owned(), place.unwrap_or_default(), Mood::Moving, 2)
     } else if let Some(trouble) = trouble {
         let text = because(trouble.reason.as_deref().unwrap_or_default(), trouble.message.as_deref().unwrap_or_default());
         (phase.clone(), text, Mood::Bad, 4)
     } else if phase == "Available" {
-        (phase.clone(), place, Mood::Good, 9)
-    } else if place.is_empty() && !matches!(reason.as_str(), "" | "Accepted") {
-        (phase.clone(), because(&reason, &message), Mood::Moving, 2)
+        (phase.clone(), place.unwrap_or_default(), Mood::Good, 9)
+    } else if let Some(place) = place {
+        (phase.clone(), place, Mood::Moving, 4)
+    } else if matches!(reason.as_str(), "" | "Accepted") {
+        (phase.clone(), pool.unwrap_or_default(), Mood::Moving, 2)
     } else {
-        let rank = if place.is_empty() { 2 } else { 4 };
-        (phase.clone(), place, Mood::Moving, rank)
+        // What follows changes with every machine that moves, and is told by `kubectl describe`.
+        let first = message.split("; ").next().unwrap_or_default();
+        (phase.clone(), because(&reason, first), Mood::Moving, 2)
     };
     let wait = (phase != "Available").then(|| format!("claim {name}: {}", because(&reason, &message)));
     (subject(Kind::Claim, claim), Line { name, state, detail, mood, rank }, wait)
@@ -209,10 +210,10 @@ mod tests {
 
     #[test]
     fn a_claim_that_waits_says_for_what() {
-        let status = json!({"phase": "Pending", "reason": "MachinesPreparing", "message": "bare-metal-2 is on its way"});
+        let status = json!({"phase": "Pending", "reason": "MachinesPreparing", "message": "none is free yet; one is on its way"});
         let (_, line, wait) = claim(&read_claim(&status, &json!({"providerRef": "metal3"})));
-        assert_eq!(line.detail, "MachinesPreparing: bare-metal-2 is on its way");
-        assert_eq!(wait.unwrap(), "claim one-abcde: MachinesPreparing: bare-metal-2 is on its way");
+        assert_eq!(line.detail, "MachinesPreparing: none is free yet");
+        assert_eq!(wait.unwrap(), "claim one-abcde: MachinesPreparing: none is free yet; one is on its way");
     }
 
     #[test]

@@ -159,6 +159,16 @@ fn servable(ctx: &Ctx, pool: &Pool) -> Result<(), Reason> {
     }
 }
 
+/// Claims, of anybody, that have a machine of a type.
+fn bound_to(ctx: &Ctx, full_name: &str) -> i64 {
+    let claims = ctx.stores.claims.state();
+    let bound = claims.iter().filter(|claim| {
+        let machine = claim.status.as_ref().and_then(|status| status.machine.as_ref());
+        machine.is_some_and(|machine| machine.type_ref == full_name)
+    });
+    i64::try_from(bound.count()).unwrap_or(i64::MAX)
+}
+
 /// Free machines of all types that the pool may use; `None` is no bound.
 fn free(ctx: &Ctx, pool: &Pool) -> Option<i64> {
     let mut free: i64 = 0;
@@ -168,11 +178,13 @@ fn free(ctx: &Ctx, pool: &Pool) -> Option<i64> {
         let Some(status) = node_type.status.as_ref().filter(|_| fits) else {
             continue;
         };
-        let left = status.capacity.total - status.capacity.claimed;
+        let (total, claimed) = (status.capacity.total, status.capacity.claimed);
         // A type without bound counts what is claimed as its total, and has capacity all the same.
-        if left <= 0 && conditions::is_true(&status.conditions, "HasCapacity") {
+        if total <= claimed && conditions::is_true(&status.conditions, "HasCapacity") {
             return None;
         }
+        // The count may be older than the claims: a machine that a claim names is not free any more.
+        let left = total - claimed.max(bound_to(ctx, &node_type.name_any()));
         free = free.saturating_add(left.max(0));
     }
     Some(free)

@@ -39,7 +39,9 @@ impl Driver for Hostile {
     fn provision(order: &Order, seen: &[Object]) -> Result<Plan, Failure> {
         let intent = Intent::of_order(order);
         intent.misbehave("provision");
-        Ok(intent.bend_plan("provision", tame::provision(order, seen)?))
+        let mut plan = intent.bend_plan("provision", tame::provision(order, seen)?);
+        intent.repeat_what_was_seen(order, seen, &mut plan);
+        Ok(plan)
     }
 
     fn release(order: &Order, seen: &[Object]) -> Result<Plan, Failure> {

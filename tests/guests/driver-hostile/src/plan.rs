@@ -156,6 +156,12 @@ pub const PLANS: &[(&str, &str, &str)] = &[
         "machine-of",
         "says that a host serves a type which it never described",
     ),
+    ("echo", "any", "keeps everything that it saw in its memo"),
+    (
+        "gossip",
+        "any",
+        "tells everybody where the machine is managed from, and by which Secret",
+    ),
     ("loop", "any", "never ends"),
     ("trap", "any", "panics"),
     ("recurse", "any", "overflows its stack"),
@@ -211,6 +217,19 @@ impl Intent {
             .and_then(|machine| machine.namespace.clone())
             .unwrap_or_default();
         intent
+    }
+
+    /// The plans that are about what a driver sees.
+    pub(crate) fn repeat_what_was_seen(&self, order: &Order, seen: &[Object], plan: &mut Plan) {
+        if self.plan == "echo" {
+            let all = [&order.claim, &order.provider].into_iter().chain(seen);
+            plan.memo = all.map(|object| format!("{}\n", object.value())).collect();
+        }
+        if self.plan == "gossip" {
+            let told = |key: &str| seen.first().and_then(|host| host.text(key)).unwrap_or_default();
+            let text = format!("{} opens {}", told("/spec/bmc/credentialsName"), told("/spec/bmc/address"));
+            plan.outcome = Outcome::working("Gossip", text);
+        }
     }
 
     /// The plans that are about the call and not about the answer.

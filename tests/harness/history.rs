@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use futures::StreamExt;
 use hostler_api as api;
 use kube::api::{DynamicObject, ListParams};
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
@@ -47,8 +48,9 @@ impl History {
     pub(crate) fn of(client: &Client) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let hosts = Api::<DynamicObject>::all_with(client.clone(), &hostler_lab::crds::bare_metal_hosts());
-        let hosts = kube::runtime::watcher(hosts, watcher::Config::default());
-        let claims = kube::runtime::watcher(Api::<api::NodeClaim>::all(client.clone()), watcher::Config::default());
+        let hosts = kube::runtime::watcher(hosts, watcher::Config::default()).default_backoff();
+        let claims = Api::<api::NodeClaim>::all(client.clone());
+        let claims = kube::runtime::watcher(claims, watcher::Config::default()).default_backoff();
         let (of_hosts, of_claims) = (seen.clone(), seen.clone());
         let hosts = tokio::spawn(hosts.for_each(move |event| {
             of_hosts.lock().unwrap().host(event);

@@ -125,3 +125,52 @@ async fn a_user_who_edits_what_he_may_reaches_nothing_that_he_may_not() {
     assert!(own["metadata"]["annotations"]["hostler.dev/loan"].is_string(), "its own machine was forgotten: {own}");
     host.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_is_changed_behind_its_claim_is_neither_given_up_nor_mistaken_for_another() {
+    let world = World::new().await;
+    let host = world.host().await;
+    yard(&world).await;
+    for name in ["stripped", "replaced"] {
+        stage::apply(&world, &stage::claim("a", name, "one", "yard")).await;
+        stage::until_available(&world, "p-a", name).await;
+    }
+    let machine = async |claim: &str| {
+        let claim = stage::read(&world, "NodeClaim", Some("p-a"), claim).await.unwrap();
+        claim["status"]["nodeName"].as_str().unwrap().to_owned()
+    };
+
+    // The record is taken off by somebody who may write hosts.
+    let name = machine("stripped").await;
+    let known = stage::read(&world, "BareMetalHost", Some("racks"), &name).await.unwrap();
+    let record = known["metadata"]["annotations"]["hostler.dev/loan"].clone();
+    let annotate = |value: Value| json!({"metadata": {"annotations": {"hostler.dev/loan": value}}});
+    stage::change(&world, "BareMetalHost", Some("racks"), &name, annotate(Value::Null)).await;
+    stage::until(&world, ("NodeClaim", Some("p-a"), "stripped"), ("Provisioned", "LoanLost")).await;
+    stage::until_event(&world, "stripped", "LoanLost").await;
+    assert_eq!(machine("stripped").await, name, "the claim gave its machine up");
+    let now = stage::read(&world, "BareMetalHost", Some("racks"), &name).await.unwrap();
+    assert_eq!(now["spec"], known["spec"]);
+    stage::change(&world, "BareMetalHost", Some("racks"), &name, annotate(record)).await;
+    stage::until_true(&world, ("NodeClaim", Some("p-a"), "stripped"), "Provisioned").await;
+
+    // Another machine of the same name is another machine.
+    let name = machine("replaced").await;
+    stage::delete(&world, "BareMetalHost", Some("racks"), &name).await;
+    stage::until_gone(&world, "BareMetalHost", Some("racks"), &name).await;
+    let number: usize = name.trim_start_matches("rack-").parse().unwrap();
+    for object in stage::host("racks", &name, number) {
+        stage::apply(&world, &object).await;
+    }
+    stage::until(&world, ("NodeClaim", Some("p-a"), "replaced"), ("Provisioned", "MachineLost")).await;
+    crate::harness::eventually("the newcomer is free", || async {
+        let newcomer = stage::read(&world, "BareMetalHost", Some("racks"), &name).await.unwrap();
+        if stage::is_free(&newcomer) { Ok(()) } else { Err(newcomer["status"]["provisioning"].to_string()) }
+    })
+    .await;
+    let before = stage::read(&world, "BareMetalHost", Some("racks"), &name).await.unwrap();
+    stage::delete(&world, "NodeClaim", Some("p-a"), "replaced").await;
+    stage::until_gone(&world, "NodeClaim", Some("p-a"), "replaced").await;
+    assert_eq!(stage::read(&world, "BareMetalHost", Some("racks"), &name).await.unwrap(), before, "the newcomer was written");
+    host.stop().await;
+}

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hostler_api::claim::FrozenOrder;
 use hostler_api::conditions::Fact;
+use hostler_api::names::LOAN;
 use hostler_core::loan::{self, Phase};
 use hostler_core::order::{self, stored_ref};
 use hostler_core::scope::Scope;
@@ -84,7 +85,14 @@ impl Turn<'_> {
         }
         if !self.is_lent(&shown) && !plan.loans.is_empty() {
             if let Some(reason) = self.not_free(driver.as_ref(), &ordered, &shown).await {
-                return self.unbind(&reason).await;
+                if self.status.loans.is_empty() {
+                    return self.unbind(&reason).await;
+                }
+                // It was taken, and somebody took the record of that off: a machine in use is not given up for another one.
+                let text = format!("the loan record was taken off the machine, which is in use ({})", reason.message);
+                let remedy = format!("restore its annotation {LOAN}, or delete the claim and clean the machine by hand");
+                self.stuck("Provisioned", &Reason::new("LoanLost", text).remedy(remedy));
+                return Ok(steadily(self.ctx.settings.steady));
             }
             self.confirm().await?;
         }

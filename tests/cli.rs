@@ -9,7 +9,13 @@ use crate::user::lab::Lab;
 use crate::user::until;
 
 fn run(words: &[&str]) -> Said {
-    Command::new(hostler()).args(words).current_dir(root()).stdin(Stdio::null()).output().unwrap().into()
+    Command::new(hostler())
+        .args(words)
+        .current_dir(root())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+        .into()
 }
 
 /// Starts a lab that must not come up, and returns what it complained.
@@ -17,7 +23,11 @@ fn refused(lab: &Lab, more: &str) -> String {
     let said: Said = lab.command(more).output().unwrap().into();
     assert_eq!(said.code, 1, "{said:?}");
     assert!(!said.out.contains("lab ready"), "{said:?}");
-    assert!(said.err.starts_with("hostler: ") && said.err.trim_end().lines().count() < 8, "{}", said.err);
+    assert!(
+        said.err.starts_with("hostler: ") && said.err.trim_end().lines().count() < 8,
+        "{}",
+        said.err
+    );
     said.err
 }
 
@@ -26,13 +36,21 @@ fn a_lab_applies_shows_ends_and_goes_on_where_it_was() {
     let mut lab = Lab::new();
     let apply = format!("--listen 127.0.0.1:0 --apply {}", file("examples/01-lab"));
     lab.go(&apply);
-    lab.until("the end of the timeline", |line| line.ends_with("everything is Available"));
-    lab.until("the next commands", |line| line.contains("kubectl delete virtualclusterinstances.management.loft.sh one -n p-default"));
+    lab.until("the end of the timeline", |line| {
+        line.ends_with("everything is Available")
+    });
+    lab.until("the next commands", |line| {
+        line.contains("kubectl delete virtualclusterinstances.management.loft.sh one -n p-default")
+    });
     timeline(&lab.said());
     let kubectl = lab.kubectl();
     let address = kubectl.run("config view --minify -o jsonpath={.clusters[0].cluster.server}");
-    let claims = || lab.kubectl().run("get nodeclaims -A -o jsonpath='{range .items[*]}{.metadata.uid} {.status.nodeUid}{\"\\n\"}{end}'");
-    let hosts = || lab.kubectl().run("get bmh -A -o jsonpath='{range .items[*]}{.metadata.name} {.metadata.generation} {.status.poweredOn}{\"\\n\"}{end}'");
+    let claims = || {
+        lab.kubectl().run("get nodeclaims -A -o jsonpath='{range .items[*]}{.metadata.uid} {.status.nodeUid}{\"\\n\"}{end}'")
+    };
+    let hosts = || {
+        lab.kubectl().run("get bmh -A -o jsonpath='{range .items[*]}{.metadata.name} {.metadata.generation} {.status.poweredOn}{\"\\n\"}{end}'")
+    };
     let before = (claims(), hosts());
 
     // A second lab on the same directory would be two hosts of one name.
@@ -40,25 +58,54 @@ fn a_lab_applies_shows_ends_and_goes_on_where_it_was() {
     assert!(complaint.contains("another"), "{complaint}");
     // kubectl finds what the lab applied as its own.
     let applied = kubectl.run(&format!("apply -f {}", file("examples/01-lab/tenant.yaml")));
-    assert!(applied.lines().all(|line| line.ends_with(" unchanged")), "{applied}");
+    assert!(
+        applied.lines().all(|line| line.ends_with(" unchanged")),
+        "{applied}"
+    );
 
     let ended = lab.interrupt();
     assert_eq!(ended.code(), Some(0), "{:?}", lab.said());
-    assert!(lab.said().iter().any(|line| line.contains("start again with the same --data")), "{:?}", lab.said());
+    assert!(
+        lab.said()
+            .iter()
+            .any(|line| line.contains("start again with the same --data")),
+        "{:?}",
+        lab.said()
+    );
 
     lab.go(&apply);
-    lab.until("all of it is there already", |line| line.ends_with("everything is Available already") || line.ends_with("everything is Available"));
-    let unchanged = lab.said().iter().filter(|line| line.ends_with(" unchanged")).count();
+    lab.until("all of it is there already", |line| {
+        line.ends_with("everything is Available already") || line.ends_with("everything is Available")
+    });
+    let unchanged = lab
+        .said()
+        .iter()
+        .filter(|line| line.ends_with(" unchanged"))
+        .count();
     assert_eq!(unchanged, 9, "{:?}", lab.said());
     let kubectl = lab.kubectl();
-    assert_eq!(kubectl.run("config view --minify -o jsonpath={.clusters[0].cluster.server}"), address, "the port is kept");
-    let claims = kubectl.run("get nodeclaims -A -o jsonpath='{range .items[*]}{.metadata.uid} {.status.nodeUid}{\"\\n\"}{end}'");
+    assert_eq!(
+        kubectl.run("config view --minify -o jsonpath={.clusters[0].cluster.server}"),
+        address,
+        "the port is kept"
+    );
+    let claims = kubectl.run(
+        "get nodeclaims -A -o jsonpath='{range .items[*]}{.metadata.uid} {.status.nodeUid}{\"\\n\"}{end}'",
+    );
     let hosts = kubectl.run("get bmh -A -o jsonpath='{range .items[*]}{.metadata.name} {.metadata.generation} {.status.poweredOn}{\"\\n\"}{end}'");
-    assert_eq!((claims, hosts), before, "starting again with the same files takes no server from its tenant");
+    assert_eq!(
+        (claims, hosts),
+        before,
+        "starting again with the same files takes no server from its tenant"
+    );
     let tenant = lab.tenant("default", "one");
     until("both nodes are Ready again", || {
         let said = tenant.try_run("get nodes --no-headers");
-        if said.out.matches(" Ready ").count() == 2 { Ok(()) } else { Err(format!("{said:?}")) }
+        if said.out.matches(" Ready ").count() == 2 {
+            Ok(())
+        } else {
+            Err(format!("{said:?}"))
+        }
     });
     assert!(lab.interrupt().success());
 }
@@ -67,20 +114,38 @@ fn a_lab_applies_shows_ends_and_goes_on_where_it_was() {
 fn timeline(said: &[String]) {
     let text = said.join("\n");
     let lines: Vec<&String> = said.iter().filter(|line| line.contains(" s | ")).collect();
-    let words: Vec<String> = lines.iter().map(|line| line.split_once(" | ").unwrap().1.to_owned()).collect();
+    let words: Vec<String> = lines
+        .iter()
+        .map(|line| line.split_once(" | ").unwrap().1.to_owned())
+        .collect();
     for (first, second) in words.iter().zip(words.iter().skip(1)) {
         assert_ne!(first, second, "{text}");
     }
     assert!(lines.iter().all(|line| line.find(" | ") == Some(16)), "{text}");
-    assert!(!text.contains("NoCapacity"), "machines that are being inspected are no lack of them: {text}");
-    let at = |what: &str| words.iter().position(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {text}"));
+    assert!(
+        !text.contains("NoCapacity"),
+        "machines that are being inspected are no lack of them: {text}"
+    );
+    let at = |what: &str| {
+        words
+            .iter()
+            .position(|line| line.contains(what))
+            .unwrap_or_else(|| panic!("{what}: {text}"))
+    };
     assert!(at("Pending") < at("provisioning"), "{text}");
     assert!(at("provisioning") < at("provisioned"), "{text}");
     assert!(at("provisioned") < at("Available"), "{text}");
-    assert!(at("tenant one              complete") < at("everything is Available"), "{text}");
-    for milestone in
-        ["control plane of one is Ready", "2 NodeClaims created", "2 servers started provisioning", "2 servers provisioned", "node bare-metal-1 is Ready"]
-    {
+    assert!(
+        at("tenant one              complete") < at("everything is Available"),
+        "{text}"
+    );
+    for milestone in [
+        "control plane of one is Ready",
+        "2 NodeClaims created",
+        "2 servers started provisioning",
+        "2 servers provisioned",
+        "node bare-metal-1 is Ready",
+    ] {
         at(milestone);
     }
 }
@@ -88,43 +153,83 @@ fn timeline(said: &[String]) {
 #[test]
 fn once_ends_with_zero_or_with_one_and_the_causes() {
     let lab = Lab::new();
-    let said: Said = lab.command(&format!("--once --apply {}", file("examples/01-lab"))).output().unwrap().into();
+    let said: Said = lab
+        .command(&format!("--once --apply {}", file("examples/01-lab")))
+        .output()
+        .unwrap()
+        .into();
     assert_eq!(said.code, 0, "{said:?}");
-    assert!(said.out.contains("lab ready") && said.out.contains("everything is Available"), "{}", said.out);
+    assert!(
+        said.out.contains("lab ready") && said.out.contains("everything is Available"),
+        "{}",
+        said.out
+    );
 
     // The one GPU server is taken.
     let said: Said = lab
-        .command(&format!("--once --timeout 3s --apply {}", file("examples/02-node-profile")))
+        .command(&format!(
+            "--once --timeout 3s --apply {}",
+            file("examples/02-node-profile")
+        ))
         .output()
         .unwrap()
         .into();
     assert_eq!(said.code, 1, "{said:?}");
-    let causes = said.out.split_once("not everything became Available in time:").unwrap_or_else(|| panic!("{}", said.out)).1;
-    assert!(causes.contains("claim training-") && causes.contains("NoCapacity") && causes.contains("tenant training"), "{causes}");
-    assert!(!causes.contains("tenant one"), "what is well is no cause: {causes}");
+    let causes = said
+        .out
+        .split_once("not everything became Available in time:")
+        .unwrap_or_else(|| panic!("{}", said.out))
+        .1;
+    assert!(
+        causes.contains("claim training-")
+            && causes.contains("NoCapacity")
+            && causes.contains("tenant training"),
+        "{causes}"
+    );
+    assert!(
+        !causes.contains("tenant one"),
+        "what is well is no cause: {causes}"
+    );
 }
 
 #[test]
 fn what_keeps_a_lab_from_starting_is_said_with_its_remedy() {
     let lab = Lab::new();
     let said = refused(&lab, "--plugins nowhere/components");
-    assert!(said.contains("nowhere/components") && said.contains("--plugins"), "{said}");
+    assert!(
+        said.contains("nowhere/components") && said.contains("--plugins"),
+        "{said}"
+    );
 
     let manifest = lab.folder().join("broken.yaml");
     std::fs::write(&manifest, "apiVersion: v1\nkind: [Secret\n").unwrap();
     let said = refused(&lab, &format!("--apply {}", manifest.display()));
-    assert!(said.contains("broken.yaml, document 1 is not YAML") && said.contains("line 2"), "{said}");
+    assert!(
+        said.contains("broken.yaml, document 1 is not YAML") && said.contains("line 2"),
+        "{said}"
+    );
     let said = refused(&lab, "--apply nowhere.yaml");
-    assert!(said.contains("nowhere.yaml") && said.contains("--apply"), "{said}");
+    assert!(
+        said.contains("nowhere.yaml") && said.contains("--apply"),
+        "{said}"
+    );
 
     let used = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = used.local_addr().unwrap();
     let said = refused(&lab, &format!("--listen {address}"));
-    assert!(said.contains(&address.to_string()) && said.contains("--listen"), "{said}");
+    assert!(
+        said.contains(&address.to_string()) && said.contains("--listen"),
+        "{said}"
+    );
 
     let folder = lab.folder().join("a-file");
     std::fs::write(&folder, "").unwrap();
-    let said: Said = Command::new(hostler()).args(["lab", "--data"]).arg(&folder).output().unwrap().into();
+    let said: Said = Command::new(hostler())
+        .args(["lab", "--data"])
+        .arg(&folder)
+        .output()
+        .unwrap()
+        .into();
     assert!(said.code == 1 && said.err.contains("a-file"), "{said:?}");
 }
 
@@ -142,13 +247,22 @@ fn a_store_that_cannot_be_read_is_left_as_it_is() {
     ] {
         std::fs::write(&store, bytes).unwrap();
         let said = refused(&lab, "");
-        assert!(said.contains("store.redb") && said.contains("move it away"), "{what}: {said}");
-        assert!(std::fs::read(&store).unwrap() == bytes, "{what}: nothing was written over it");
+        assert!(
+            said.contains("store.redb") && said.contains("move it away"),
+            "{what}: {said}"
+        );
+        assert!(
+            std::fs::read(&store).unwrap() == bytes,
+            "{what}: nothing was written over it"
+        );
     }
     std::fs::write(&store, &whole).unwrap();
     format(&store, 7);
     let said = refused(&lab, "");
-    assert!(said.contains("store.redb") && said.contains("format 7"), "another version: {said}");
+    assert!(
+        said.contains("store.redb") && said.contains("format 7"),
+        "another version: {said}"
+    );
     format(&store, 1);
     lab.go("");
     assert_eq!(lab.kubectl().table("get bmh -A").len(), 2, "nothing was lost");
@@ -159,7 +273,12 @@ fn format(store: &std::path::Path, format: u64) {
     let numbers: redb::TableDefinition<'_, &str, u64> = redb::TableDefinition::new("numbers");
     let database = redb::Database::open(store).unwrap();
     let transaction = database.begin_write().unwrap();
-    let known = transaction.open_table(numbers).unwrap().insert("format", format).unwrap().map(|known| known.value());
+    let known = transaction
+        .open_table(numbers)
+        .unwrap()
+        .insert("format", format)
+        .unwrap()
+        .map(|known| known.value());
     assert!(known.is_some(), "the store keeps its format there");
     transaction.commit().unwrap();
 }
@@ -168,11 +287,18 @@ fn format(store: &std::path::Path, format: u64) {
 fn ctrl_c_ends_a_lab_in_the_middle_of_its_timeline() {
     let mut lab = Lab::new();
     lab.go(&format!("--imaging-time 10m --apply {}", file("examples/01-lab")));
-    lab.until("a server that is being imaged", |line| line.contains("provisioning  for one-"));
+    lab.until("a server that is being imaged", |line| {
+        line.contains("provisioning  for one-")
+    });
     assert_eq!(lab.interrupt().code(), Some(0), "{:?}", lab.said());
     // With --once it was asked for an end that did not come.
-    lab.go(&format!("--once --imaging-time 10m --apply {}", file("examples/01-lab")));
-    lab.until("it is still being imaged", |line| line.contains("provisioning  for one-"));
+    lab.go(&format!(
+        "--once --imaging-time 10m --apply {}",
+        file("examples/01-lab")
+    ));
+    lab.until("it is still being imaged", |line| {
+        line.contains("provisioning  for one-")
+    });
     assert_eq!(lab.interrupt().code(), Some(1), "{:?}", lab.said());
 }
 
@@ -194,11 +320,28 @@ fn the_controllers_run_against_the_cluster_of_a_kubeconfig_until_told() {
     let said = until("it runs", || {
         let text = std::fs::read_to_string(&log).unwrap();
         assert!(host.try_wait().unwrap().is_none(), "{text}");
-        if text.contains("controllers start") { Ok(text) } else { Err(text) }
+        if text.contains("controllers start") {
+            Ok(text)
+        } else {
+            Err(text)
+        }
     });
-    assert!(said.lines().all(|line| line.starts_with('{')), "a log for machines, where nobody looks: {said}");
-    assert!(Command::new("kill").args(["-INT", &host.id().to_string()]).status().unwrap().success());
-    let ended = until("it ends", || host.try_wait().unwrap().ok_or_else(|| std::fs::read_to_string(&log).unwrap()));
+    assert!(
+        said.lines().all(|line| line.starts_with('{')),
+        "a log for machines, where nobody looks: {said}"
+    );
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &host.id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let ended = until("it ends", || {
+        host.try_wait()
+            .unwrap()
+            .ok_or_else(|| std::fs::read_to_string(&log).unwrap())
+    });
     assert_eq!(ended.code(), Some(0));
 }
 
@@ -224,14 +367,30 @@ fn an_edited_plugin_stays_and_an_unedited_one_follows_its_source() {
     edit(&source.join("policy-allowlist.toml"));
     edit(&source.join("policy-allowlist.toml"));
     lab.go(&more);
-    assert_eq!(std::fs::read_to_string(copies.join("driver-metal3.toml")).unwrap(), changed);
-    assert_eq!(std::fs::read_to_string(copies.join("policy-allowlist.toml")).unwrap(), mine);
-    assert!(lab.said().iter().any(|line| line.contains("policy-allowlist.toml was edited")), "{:?}", lab.said());
+    assert_eq!(
+        std::fs::read_to_string(copies.join("driver-metal3.toml")).unwrap(),
+        changed
+    );
+    assert_eq!(
+        std::fs::read_to_string(copies.join("policy-allowlist.toml")).unwrap(),
+        mine
+    );
+    assert!(
+        lab.said()
+            .iter()
+            .any(|line| line.contains("policy-allowlist.toml was edited")),
+        "{:?}",
+        lab.said()
+    );
     assert!(lab.interrupt().success());
     // Without its source a lab goes on with its copies.
     std::fs::remove_dir_all(&source).unwrap();
     lab.go(&more);
-    assert!(lab.said().iter().any(|line| line.contains("using the copies")), "{:?}", lab.said());
+    assert!(
+        lab.said().iter().any(|line| line.contains("using the copies")),
+        "{:?}",
+        lab.said()
+    );
 }
 
 #[test]
@@ -239,10 +398,20 @@ fn plugins_are_inspected_and_built() {
     let driver = components().join("driver-metal3.wasm");
     let said = run(&["plugin", "inspect", driver.to_str().unwrap()]);
     assert_eq!(said.code, 0, "{said:?}");
-    for word in ["world:    machine-driver", "version:  0.1", "imports:", "size:", "digest:   sha256:"] {
+    for word in [
+        "world:    machine-driver",
+        "version:  0.1",
+        "imports:",
+        "size:",
+        "digest:   sha256:",
+    ] {
         assert!(said.out.contains(word), "{word}: {}", said.out);
     }
-    assert!(!said.out.contains("wasi:"), "ours import nothing but the log: {}", said.out);
+    assert!(
+        !said.out.contains("wasi:"),
+        "ours import nothing but the log: {}",
+        said.out
+    );
     let folder = tempfile::tempdir().unwrap();
     let garbage = folder.path().join("garbage.wasm");
     std::fs::write(&garbage, b"\0asm nothing").unwrap();
@@ -251,7 +420,10 @@ fn plugins_are_inspected_and_built() {
     let said = run(&["plugin", "inspect", "nowhere.wasm"]);
     assert!(said.code == 1 && said.err.contains("nowhere.wasm"), "{said:?}");
     let said = run(&["plugin", "build", folder.path().to_str().unwrap()]);
-    assert!(said.code == 1 && said.err.contains(folder.path().to_str().unwrap()), "{said:?}");
+    assert!(
+        said.code == 1 && said.err.contains(folder.path().to_str().unwrap()),
+        "{said:?}"
+    );
 }
 
 #[test]
@@ -261,8 +433,16 @@ fn definitions_are_printed_as_yaml_that_the_lab_takes_back() {
     let lab = Lab::start("");
     let kubectl = lab.kubectl();
     let applied = kubectl.apply(&said.out);
-    for kind in ["nodeclaims.management.loft.sh", "virtualclusterinstances.management.loft.sh", "plugins.hostler.dev", "enrollments.hostler.dev"] {
-        assert!(applied.contains(&format!("customresourcedefinition.apiextensions.k8s.io/{kind} ")), "{applied}");
+    for kind in [
+        "nodeclaims.management.loft.sh",
+        "virtualclusterinstances.management.loft.sh",
+        "plugins.hostler.dev",
+        "enrollments.hostler.dev",
+    ] {
+        assert!(
+            applied.contains(&format!("customresourcedefinition.apiextensions.k8s.io/{kind} ")),
+            "{applied}"
+        );
     }
 }
 
@@ -291,5 +471,9 @@ fn help_names_every_command_and_no_arguments_print_it() {
             assert!(text.contains(&format!("  {command}")), "{command}: {text}");
         }
     }
-    assert!(run(&["lab", "--imaging-time", "soon"]).err.contains("write one like 90s"));
+    assert!(
+        run(&["lab", "--imaging-time", "soon"])
+            .err
+            .contains("write one like 90s")
+    );
 }

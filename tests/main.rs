@@ -1,11 +1,14 @@
 //! Every test over more than one crate, in one binary: the sandbox is linked once.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test that cannot go on says so and ends")]
 
 mod cli;
 mod conformance;
 mod crashes;
 mod guests;
 mod harness;
+mod kill;
 mod kubernetes;
+mod races;
 mod safety;
 mod scenarios;
 mod tidy;

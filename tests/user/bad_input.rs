@@ -5,8 +5,10 @@ use super::lab::{Lab, tenant, tenant_in};
 use super::profiles::nothing_ordered;
 use super::until;
 
-const GPU: &str = "name: gpu;quantity: 1;nodeTypeSelector:;  - property: vcluster.com/node-type;    value: gpu-server";
-const CPU: &str = "name: cpu;quantity: 1;nodeTypeSelector:;  - property: vcluster.com/node-type;    value: cpu-server";
+const GPU: &str =
+    "name: gpu;quantity: 1;nodeTypeSelector:;  - property: vcluster.com/node-type;    value: gpu-server";
+const CPU: &str =
+    "name: cpu;quantity: 1;nodeTypeSelector:;  - property: vcluster.com/node-type;    value: cpu-server";
 
 #[test]
 fn every_mistake_is_told_where_it_was_made_and_orders_nothing() {
@@ -16,9 +18,17 @@ fn every_mistake_is_told_where_it_was_made_and_orders_nothing() {
     kubectl.apply(&tenant("good", CPU));
     kubectl.run("wait --for=condition=NodesProvisioned vci/good -n p-default --timeout=120s");
     kubectl.apply("apiVersion: management.loft.sh/v1\nkind: Project\nmetadata: {name: bad}\nspec: {}\n");
-    kubectl.until("get project bad -o jsonpath={.status.phase}", |phase| phase == "Ready");
-    let case = Case { kubectl, neighbour: String::new() };
-    let case = Case { neighbour: case.neighbour(), ..case };
+    kubectl.until("get project bad -o jsonpath={.status.phase}", |phase| {
+        phase == "Ready"
+    });
+    let case = Case {
+        kubectl,
+        neighbour: String::new(),
+    };
+    let case = Case {
+        neighbour: case.neighbour(),
+        ..case
+    };
 
     values(&case);
     places(&case);
@@ -60,8 +70,13 @@ impl Case {
 
     /// One condition says all of it.
     fn told(&self, what: &str, words: &[&str]) {
-        let line = format!("get {what} -o jsonpath='{{range .status.conditions[?(@.status==\"False\")]}}{{.type}} {{.reason}}: {{.message}}{{\"\\n\"}}{{end}}'");
-        self.kubectl.until(&line, |text| text.lines().any(|line| words.iter().all(|word| line.contains(word))));
+        let line = format!(
+            "get {what} -o jsonpath='{{range .status.conditions[?(@.status==\"False\")]}}{{.type}} {{.reason}}: {{.message}}{{\"\\n\"}}{{end}}'"
+        );
+        self.kubectl.until(&line, |text| {
+            text.lines()
+                .any(|line| words.iter().all(|word| line.contains(word)))
+        });
     }
 
     fn gone(&self, what: &str) {
@@ -73,38 +88,85 @@ impl Case {
 
 fn values(case: &Case) {
     let pool = "privateNodes.autoNodes[0].static[0]";
-    case.tenant("name: gpu;quantitty: 1", &["InvalidValues", &format!("{pool}.quantitty"), "quantity"]);
-    case.tenant("name: gpu;quantity: -1", &["InvalidValues", &format!("{pool}.quantity"), "-1"]);
-    case.tenant("name: gpu;quantity: 2000000000", &["InvalidValues", &format!("{pool}.quantity"), "at most"]);
-    case.tenant("name: gpu;quantity: two", &["InvalidValues", &format!("{pool}.quantity")]);
+    case.tenant(
+        "name: gpu;quantitty: 1",
+        &["InvalidValues", &format!("{pool}.quantitty"), "quantity"],
+    );
+    case.tenant(
+        "name: gpu;quantity: -1",
+        &["InvalidValues", &format!("{pool}.quantity"), "-1"],
+    );
+    case.tenant(
+        "name: gpu;quantity: 2000000000",
+        &["InvalidValues", &format!("{pool}.quantity"), "at most"],
+    );
+    case.tenant(
+        "name: gpu;quantity: two",
+        &["InvalidValues", &format!("{pool}.quantity")],
+    );
     case.tenant(
         "name: gpu;quantity: 1;nodeLabels:;  node-restriction.kubernetes.io/rack: mine",
-        &["ProtectedKey", &format!("{pool}.nodeLabels"), "node-restriction.kubernetes.io/rack"],
+        &[
+            "ProtectedKey",
+            &format!("{pool}.nodeLabels"),
+            "node-restriction.kubernetes.io/rack",
+        ],
     );
     let image = "metal3.vcluster.com/image-url";
-    let spec = tenant_in("bad", "wrong", "192.168.100.250:8443", GPU)
-        .replace("vcluster.com/os-image: ubuntu2404-20260926", &format!("{image}: http://images.lab/mine.qcow2"));
-    case.whole_tenant(&spec, &["PropertyNotAllowed", "privateNodes.autoNodes[0].properties", image, "hostler.dev/tenant-properties"]);
+    let spec = tenant_in("bad", "wrong", "192.168.100.250:8443", GPU).replace(
+        "vcluster.com/os-image: ubuntu2404-20260926",
+        &format!("{image}: http://images.lab/mine.qcow2"),
+    );
+    case.whole_tenant(
+        &spec,
+        &[
+            "PropertyNotAllowed",
+            "privateNodes.autoNodes[0].properties",
+            image,
+            "hostler.dev/tenant-properties",
+        ],
+    );
     let text = tenant_in("bad", "wrong", "192.168.100.250:8443", "name: [gpu");
-    case.whole_tenant(&text, &["InvalidValues", "line", "spec.template.helmRelease.values"]);
+    case.whole_tenant(
+        &text,
+        &["InvalidValues", "line", "spec.template.helmRelease.values"],
+    );
 }
 
 fn places(case: &Case) {
     let spec = |place: &str, endpoint: &str| {
-        tenant_in("bad", "wrong", endpoint, GPU).replace("spec:\n", &format!("spec:\n  clusterRef: {place}\n"))
+        tenant_in("bad", "wrong", endpoint, GPU)
+            .replace("spec:\n", &format!("spec:\n  clusterRef: {place}\n"))
     };
     let free = "192.168.100.250:8443";
-    case.whole_tenant(&spec("{namespace: loft-default-v-good}", free), &["TenantRefTaken", "spec.clusterRef.namespace", "choose another"]);
+    case.whole_tenant(
+        &spec("{namespace: loft-default-v-good}", free),
+        &["TenantRefTaken", "spec.clusterRef.namespace", "choose another"],
+    );
     case.whole_tenant(
         &spec("{namespace: loft-default-v-good, virtualCluster: good}", free),
         &["TenantRefTaken", "spec.clusterRef.namespace"],
     );
-    case.whole_tenant(&spec("{namespace: kube-system}", free), &["TenantRefTaken", "kube-system"]);
-    case.whole_tenant(&spec("{namespace: p-default}", free), &["TenantRefTaken", "p-default"]);
-    case.whole_tenant(&spec("{cluster: elsewhere}", free), &["UnknownCluster", "spec.clusterRef.cluster", "loft-cluster"]);
-    let taken = case.kubectl.run("get vci good -n p-default -o jsonpath={.status.joinAddress}");
+    case.whole_tenant(
+        &spec("{namespace: kube-system}", free),
+        &["TenantRefTaken", "kube-system"],
+    );
+    case.whole_tenant(
+        &spec("{namespace: p-default}", free),
+        &["TenantRefTaken", "p-default"],
+    );
+    case.whole_tenant(
+        &spec("{cluster: elsewhere}", free),
+        &["UnknownCluster", "spec.clusterRef.cluster", "loft-cluster"],
+    );
+    let taken = case
+        .kubectl
+        .run("get vci good -n p-default -o jsonpath={.status.joinAddress}");
     let taken = taken.trim_start_matches("https://");
-    case.whole_tenant(&tenant_in("bad", "wrong", taken, GPU), &["EndpointTaken", "controlPlane.endpoint", taken, "choose another"]);
+    case.whole_tenant(
+        &tenant_in("bad", "wrong", taken, GPU),
+        &["EndpointTaken", "controlPlane.endpoint", taken, "choose another"],
+    );
 }
 
 /// Mistakes that show on the claim, which is made.
@@ -113,21 +175,46 @@ fn orders(case: &Case) {
         let spec = tenant_in("bad", "wrong", "192.168.100.250:8443", pool).replace(change.0, change.1);
         case.kubectl.apply(&spec);
         let line = "get nodeclaims -n p-bad -o jsonpath='{range .items[*]}{.status.phase} {.status.reason}: {.status.message}{\"\\n\"}{end}'";
-        let said = case.kubectl.until(line, |text| text.lines().any(|line| words.iter().all(|word| line.contains(word))));
+        let said = case.kubectl.until(line, |text| {
+            text.lines()
+                .any(|line| words.iter().all(|word| line.contains(word)))
+        });
         let reason = said.split([' ', ':']).nth(1).unwrap();
         case.told("vci wrong -n p-bad", &["NodesProvisioned", reason]);
         nothing_ordered(&case.kubectl, "p-bad");
         case.gone("vci wrong -n p-bad");
     };
-    claims(&GPU.replace("gpu-server", "tpu-server"), ("", ""), &["NoMatchingNodeType", "metal3.gpu-server", "nodeTypeSelector"]);
-    claims(GPU, ("ubuntu2404-20260926", "windows95"), &["OSImageNotFound", "vcluster.com/os-image", "windows95", "kubectl get osimages"]);
+    claims(
+        &GPU.replace("gpu-server", "tpu-server"),
+        ("", ""),
+        &["NoMatchingNodeType", "metal3.gpu-server", "nodeTypeSelector"],
+    );
+    claims(
+        GPU,
+        ("ubuntu2404-20260926", "windows95"),
+        &[
+            "OSImageNotFound",
+            "vcluster.com/os-image",
+            "windows95",
+            "kubectl get osimages",
+        ],
+    );
     case.tenant_of_unknown_provider();
 }
 
 impl Case {
     fn tenant_of_unknown_provider(&self) {
-        let spec = tenant_in("bad", "wrong", "192.168.100.250:8443", GPU).replace("provider: metal3", "provider: metal4");
-        self.whole_tenant(&spec, &["UnknownProvider", "privateNodes.autoNodes[0]", "metal4", "kubectl get nodeproviders"]);
+        let spec = tenant_in("bad", "wrong", "192.168.100.250:8443", GPU)
+            .replace("provider: metal3", "provider: metal4");
+        self.whole_tenant(
+            &spec,
+            &[
+                "UnknownProvider",
+                "privateNodes.autoNodes[0]",
+                "metal4",
+                "kubectl get nodeproviders",
+            ],
+        );
     }
 }
 
@@ -136,16 +223,44 @@ fn providers(case: &Case) {
     kubectl.apply(
         "apiVersion: management.loft.sh/v1\nkind: NodeProvider\nmetadata: {name: unfit}\nspec:\n  metal3:\n    clusterRef: {namespace: default}\n    nodeTypes:\n      - name: gpu-server\n        bareMetalHosts: {selector: {matchLabel: {role: gpu}}}\n",
     );
-    case.told("nodeprovider unfit", &["nodeTypes[0].bareMetalHosts.selector.matchLabel"]);
-    assert_eq!(kubectl.try_run("get nodetypes -o name").out.matches("unfit").count(), 0, "no types of it");
+    case.told(
+        "nodeprovider unfit",
+        &["nodeTypes[0].bareMetalHosts.selector.matchLabel"],
+    );
+    assert_eq!(
+        kubectl
+            .try_run("get nodetypes -o name")
+            .out
+            .matches("unfit")
+            .count(),
+        0,
+        "no types of it"
+    );
     case.gone("nodeprovider unfit");
 
     kubectl.apply(
         "apiVersion: management.loft.sh/v1\nkind: NodeProvider\nmetadata: {name: empty}\nspec:\n  metal3:\n    clusterRef: {namespace: default}\n    nodeTypes:\n      - name: tpu-server\n        bareMetalHosts: {selector: {matchLabels: {role: tpu}}}\n",
     );
-    case.told("nodetype empty.tpu-server", &["HasCapacity", "NoMachines", "no machine matches empty.tpu-server", "selector"]);
-    let spec = tenant_in("bad", "wrong", "192.168.100.250:8443", "name: tpu;quantity: 1").replace("provider: metal3", "provider: empty");
-    case.whole_tenant(&spec, &["NodesProvisioned", "NoCapacity", "no machine matches empty.tpu-server", "NodeProvider empty"]);
+    case.told(
+        "nodetype empty.tpu-server",
+        &[
+            "HasCapacity",
+            "NoMachines",
+            "no machine matches empty.tpu-server",
+            "selector",
+        ],
+    );
+    let spec = tenant_in("bad", "wrong", "192.168.100.250:8443", "name: tpu;quantity: 1")
+        .replace("provider: metal3", "provider: empty");
+    case.whole_tenant(
+        &spec,
+        &[
+            "NodesProvisioned",
+            "NoCapacity",
+            "no machine matches empty.tpu-server",
+            "NodeProvider empty",
+        ],
+    );
     case.gone("nodeprovider empty");
 
     let alien = "apiVersion: management.loft.sh/v1\nkind: NodeProvider\nmetadata: {name: alien}\nspec: ";
@@ -162,7 +277,14 @@ fn definitions(case: &Case) {
     );
     // The real server takes it when it is old, and says so in a condition; new ones it refuses.
     assert_ne!(said.code, 0, "{said:?}");
-    assert!(said.err.contains("things.example.dev") && said.err.contains("openAPIV3Schema.properties[spec].type: Required value"), "{}", said.err);
+    assert!(
+        said.err.contains("things.example.dev")
+            && said
+                .err
+                .contains("openAPIV3Schema.properties[spec].type: Required value"),
+        "{}",
+        said.err
+    );
     let said = case.kubectl.fail("get things");
     assert!(said.contains("the server doesn't have a resource type"), "{said}");
 }
@@ -171,15 +293,34 @@ fn definitions(case: &Case) {
 fn live_values_that_break(case: &Case) {
     let kubectl = &case.kubectl;
     kubectl.apply(&tenant("good", CPU).replace("quantity: 1", "quantiti: 0"));
-    case.told("vci good -n p-default", &["NodesProvisioned", "InvalidValues", "quantiti", "existing claims stay"]);
+    case.told(
+        "vci good -n p-default",
+        &[
+            "NodesProvisioned",
+            "InvalidValues",
+            "quantiti",
+            "existing claims stay",
+        ],
+    );
     assert_eq!(case.neighbour(), case.neighbour);
     kubectl.apply(&tenant("good", CPU));
     until("mended", || {
         let said = kubectl.try_run("get vci good -n p-default -o jsonpath='{.status.phase} {.status.conditions[?(@.type==\"NodesProvisioned\")].status}'");
-        if said.out == "Ready True" { Ok(()) } else { Err(said.out) }
+        if said.out == "Ready True" {
+            Ok(())
+        } else {
+            Err(said.out)
+        }
     });
     assert_eq!(case.neighbour(), case.neighbour);
     // Another file of the same tenant cannot take it over with a typo in a field, either.
-    let said = kubectl.try_apply(&std::fs::read_to_string(file("examples/01-lab/tenant.yaml")).unwrap().replace("helmRelease", "helmReleases"));
-    assert!(said.err.contains("unknown field \"spec.template.helmReleases\""), "{said:?}");
+    let said = kubectl.try_apply(
+        &std::fs::read_to_string(file("examples/01-lab/tenant.yaml"))
+            .unwrap()
+            .replace("helmRelease", "helmReleases"),
+    );
+    assert!(
+        said.err.contains("unknown field \"spec.template.helmReleases\""),
+        "{said:?}"
+    );
 }

@@ -39,7 +39,10 @@ impl Kubectl {
     }
 
     fn dress(&self, command: &mut Command) {
-        command.env("KUBECONFIG", &self.kubeconfig).env("HOME", &self.home).env_remove("KUBECTL_EXTERNAL_DIFF");
+        command
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("HOME", &self.home)
+            .env_remove("KUBECTL_EXTERNAL_DIFF");
     }
 
     pub(crate) fn command(&self, line: &str) -> Command {
@@ -52,7 +55,9 @@ impl Kubectl {
     /// Runs it to its end, however that is.
     pub(crate) fn try_run(&self, line: &str) -> Said {
         let output = self.command(line).stdin(Stdio::null()).output();
-        output.unwrap_or_else(|error| panic!("kubectl must be on the PATH: {error}")).into()
+        output
+            .unwrap_or_else(|error| panic!("kubectl must be on the PATH: {error}"))
+            .into()
     }
 
     /// Runs it; it must succeed. Returns what it printed.
@@ -82,14 +87,23 @@ impl Kubectl {
             .stderr(Stdio::piped())
             .spawn()
             .expect("kubectl must be on the PATH");
-        child.stdin.take().unwrap().write_all(manifest.as_bytes()).unwrap();
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(manifest.as_bytes())
+            .unwrap();
         child.wait_with_output().unwrap().into()
     }
 
     /// The same; it must succeed.
     pub(crate) fn apply(&self, manifest: &str) -> String {
         let said = self.try_apply(manifest);
-        assert_eq!(said.code, 0, "kubectl apply\n{}{}\n{manifest}", said.out, said.err);
+        assert_eq!(
+            said.code, 0,
+            "kubectl apply\n{}{}\n{manifest}",
+            said.out, said.err
+        );
         said.out
     }
 
@@ -105,7 +119,11 @@ impl Kubectl {
     pub(crate) fn until(&self, line: &str, what: impl Fn(&str) -> bool) -> String {
         until(&format!("kubectl {line}"), || {
             let said = self.try_run(line);
-            if said.code == 0 && what(&said.out) { Ok(said.out) } else { Err(format!("{}{}", said.out, said.err)) }
+            if said.code == 0 && what(&said.out) {
+                Ok(said.out)
+            } else {
+                Err(format!("{}{}", said.out, said.err))
+            }
         })
     }
 
@@ -122,7 +140,11 @@ impl Kubectl {
         let out = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn({
             let lines = lines.clone();
-            move || out.lines().map_while(Result::ok).for_each(|line| lines.lock().unwrap().push(line))
+            move || {
+                out.lines()
+                    .map_while(Result::ok)
+                    .for_each(|line| lines.lock().unwrap().push(line))
+            }
         });
         Watching { child, lines }
     }
@@ -144,7 +166,11 @@ impl Watching {
     pub(crate) fn until(&self, what: &str, is_it: impl Fn(&str) -> bool) {
         until(what, || {
             let lines = self.lines();
-            if lines.iter().any(|line| is_it(line)) { Ok(()) } else { Err(lines.join("\n")) }
+            if lines.iter().any(|line| is_it(line)) {
+                Ok(())
+            } else {
+                Err(lines.join("\n"))
+            }
         });
     }
 }

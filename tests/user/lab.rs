@@ -21,7 +21,11 @@ pub(crate) struct Lab {
 impl Lab {
     /// A directory, and nothing that runs.
     pub(crate) fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), process: None, said: Arc::default() }
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            process: None,
+            said: Arc::default(),
+        }
     }
 
     /// A running laboratory.
@@ -34,13 +38,23 @@ impl Lab {
     /// Starts the process and waits until kubectl may be used.
     pub(crate) fn go(&mut self, more: &str) {
         self.said.lock().unwrap().clear();
-        let mut child = self.command(more).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let streams: [Box<dyn std::io::Read + Send>; 2] =
-            [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
+        let mut child = self
+            .command(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let streams: [Box<dyn std::io::Read + Send>; 2] = [
+            Box::new(child.stdout.take().unwrap()),
+            Box::new(child.stderr.take().unwrap()),
+        ];
         for stream in streams {
             let said = self.said.clone();
             std::thread::spawn(move || {
-                BufReader::new(stream).lines().map_while(Result::ok).for_each(|line| said.lock().unwrap().push(line));
+                BufReader::new(stream)
+                    .lines()
+                    .map_while(Result::ok)
+                    .for_each(|line| said.lock().unwrap().push(line));
             });
         }
         self.process = Some(child);
@@ -55,7 +69,10 @@ impl Lab {
         if !more.iter().any(|word| word == "--plugins") {
             command.arg("--plugins").arg(components());
         }
-        command.args(more).stdin(Stdio::null()).env("HOME", self.folder.path());
+        command
+            .args(more)
+            .stdin(Stdio::null())
+            .env("HOME", self.folder.path());
         command
     }
 
@@ -91,7 +108,11 @@ impl Lab {
             if let Some(line) = lines.iter().find(|line| is_it(line)) {
                 return Ok(line.clone());
             }
-            assert!(ended.is_none(), "{what}: the lab ended ({ended:?}) and said:\n{}", lines.join("\n"));
+            assert!(
+                ended.is_none(),
+                "{what}: the lab ended ({ended:?}) and said:\n{}",
+                lines.join("\n")
+            );
             Err(lines.join("\n"))
         })
     }
@@ -99,9 +120,17 @@ impl Lab {
     /// Ctrl-C; returns how it ended.
     pub(crate) fn interrupt(&mut self) -> ExitStatus {
         let mut process = self.process.take().expect("it runs");
-        let told = Command::new("kill").args(["-INT", &process.id().to_string()]).status().unwrap();
+        let told = Command::new("kill")
+            .args(["-INT", &process.id().to_string()])
+            .status()
+            .unwrap();
         assert!(told.success());
-        until("the lab ends", || process.try_wait().unwrap().ok_or_else(|| "it still runs".to_owned()))
+        until("the lab ends", || {
+            process
+                .try_wait()
+                .unwrap()
+                .ok_or_else(|| "it still runs".to_owned())
+        })
     }
 
     /// Project, provider and hosts of the first example, the hosts free.
@@ -110,16 +139,19 @@ impl Lab {
         for name in ["project.yaml", "provider.yaml", "hosts.yaml"] {
             kubectl.run(&format!("apply -f {}", file(&format!("examples/01-lab/{name}"))));
         }
-        kubectl.until("get project default -o jsonpath={.status.phase}", |phase| phase == "Ready");
+        kubectl.until("get project default -o jsonpath={.status.phase}", |phase| {
+            phase == "Ready"
+        });
         self.all_free();
     }
 
     /// Waits until every host is available, off and nobody's.
     pub(crate) fn all_free(&self) {
         let state = "custom-columns=A:.status.provisioning.state,B:.status.poweredOn,C:.spec.consumerRef.name,D:.spec.online";
-        self.kubectl().until(&format!("get bmh -A --no-headers -o {state}"), |text| {
-            !text.is_empty() && text.lines().all(is_free)
-        });
+        self.kubectl()
+            .until(&format!("get bmh -A --no-headers -o {state}"), |text| {
+                !text.is_empty() && text.lines().all(is_free)
+            });
     }
 }
 
@@ -138,13 +170,19 @@ impl Drop for Lab {
 
 /// A tenant of project `default` with one pool, at an endpoint of its own.
 pub(crate) fn tenant(name: &str, pool: &str) -> String {
-    let last = name.bytes().fold(10_u32, |sum, letter| (sum * 31 + u32::from(letter)) % 200);
+    let last = name
+        .bytes()
+        .fold(10_u32, |sum, letter| (sum * 31 + u32::from(letter)) % 200);
     tenant_in("default", name, &format!("192.168.100.{last}:8443"), pool)
 }
 
 /// A tenant. `pool` is the YAML of one entry of `static`, its lines separated by `;`.
 pub(crate) fn tenant_in(project: &str, name: &str, endpoint: &str, pool: &str) -> String {
-    let pool = pool.split(';').map(str::trim_end).collect::<Vec<_>>().join("\n                  ");
+    let pool = pool
+        .split(';')
+        .map(str::trim_end)
+        .collect::<Vec<_>>()
+        .join("\n                  ");
     format!(
         "\
 apiVersion: management.loft.sh/v1

@@ -13,7 +13,10 @@ impl Table {
         let mut lines = text.lines();
         let header: Vec<char> = lines.next().unwrap_or_default().chars().collect();
         let starts: Vec<usize> = (0..header.len())
-            .filter(|at| header[*at] != ' ' && (*at == 0 || (*at > 1 && header[*at - 1] == ' ' && header[*at - 2] == ' ')))
+            .filter(|at| {
+                header[*at] != ' '
+                    && (*at == 0 || (*at > 1 && header[*at - 1] == ' ' && header[*at - 2] == ' '))
+            })
             .collect();
         let cut = |line: &[char]| -> Vec<String> {
             let ends = starts.iter().skip(1).copied().chain([usize::MAX]);
@@ -24,7 +27,10 @@ impl Table {
             cells.collect()
         };
         let rows = lines.map(|line| cut(&line.chars().collect::<Vec<_>>())).collect();
-        Self { headers: cut(&header), rows }
+        Self {
+            headers: cut(&header),
+            rows,
+        }
     }
 
     /// Rows, with the cells of these columns only.
@@ -36,7 +42,10 @@ impl Table {
                 found.unwrap_or_else(|| panic!("no column {header} in {:?}", self.headers))
             })
             .collect();
-        self.rows.iter().map(|row| at.iter().map(|at| row[*at].as_str()).collect()).collect()
+        self.rows
+            .iter()
+            .map(|row| at.iter().map(|at| row[*at].as_str()).collect())
+            .collect()
     }
 
     pub(crate) fn len(&self) -> usize {

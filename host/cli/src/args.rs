@@ -79,10 +79,20 @@ pub struct RunOptions {
     #[arg(long, value_name = "DIR", default_value = "plugins", env = "HOSTLER_PLUGINS")]
     pub plugins: PathBuf,
     /// Where the host keeps what it needs across restarts: bytes of components that live claims name, compiled code.
-    #[arg(long, value_name = "DIR", default_value = "hostler-state", env = "HOSTLER_STATE")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "hostler-state",
+        env = "HOSTLER_STATE"
+    )]
     pub state: PathBuf,
     /// Name of this installation; two hosts on one data centre must differ in it.
-    #[arg(long, value_name = "NAME", default_value = "default", env = "HOSTLER_INSTALLATION")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "default",
+        env = "HOSTLER_INSTALLATION"
+    )]
     pub installation: String,
     /// Name of the cluster that the host runs in.
     #[arg(long, value_name = "NAME", default_value = hostler_api::names::PLATFORM_CLUSTER, env = "HOSTLER_CLUSTER")]
@@ -119,8 +129,11 @@ fn duration(text: &str) -> Result<Duration, String> {
             None => (text.strip_suffix('s').unwrap_or(text), Duration::from_secs(1)),
         },
     };
-    let count: u32 = number.parse().map_err(|_| format!("{text:?} is no time; write one like 90s, 5m or 500ms"))?;
-    unit.checked_mul(count).ok_or_else(|| format!("{text} is too long"))
+    let count: u32 = number
+        .parse()
+        .map_err(|_| format!("{text:?} is no time; write one like 90s, 5m or 500ms"))?;
+    unit.checked_mul(count)
+        .ok_or_else(|| format!("{text} is too long"))
 }
 
 #[cfg(test)]

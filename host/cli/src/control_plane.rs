@@ -27,12 +27,26 @@ pub struct Embedded {
 impl Embedded {
     /// Control planes of `server`, whose socket is at `base`; tenants' kubeconfigs go below `tenants`.
     #[must_use]
-    pub fn new(server: Arc<Server>, clients: Clients, network: Network, base: String, tenants: PathBuf) -> Self {
-        Self { server, clients, network, base, tenants }
+    pub fn new(
+        server: Arc<Server>,
+        clients: Clients,
+        network: Network,
+        base: String,
+        tenants: PathBuf,
+    ) -> Self {
+        Self {
+            server,
+            clients,
+            network,
+            base,
+            tenants,
+        }
     }
 
     fn kubeconfig_path(&self, place: &TenantPlace) -> PathBuf {
-        self.tenants.join(&place.project).join(format!("{}.kubeconfig", place.name))
+        self.tenants
+            .join(&place.project)
+            .join(format!("{}.kubeconfig", place.name))
     }
 
     /// The tenant's kubeconfig: made once, since each one holds a certificate of its own, and again when the address changed.
@@ -40,11 +54,18 @@ impl Embedded {
         let path = self.kubeconfig_path(place);
         let url = self.server.url(cluster, &self.base);
         if let Ok(known) = std::fs::read_to_string(&path)
-            && known.lines().any(|line| line.trim_start().trim_start_matches("- ").strip_prefix("server: ").is_some_and(|one| one.trim_matches('"') == url))
+            && known.lines().any(|line| {
+                line.trim_start()
+                    .trim_start_matches("- ")
+                    .strip_prefix("server: ")
+                    .is_some_and(|one| one.trim_matches('"') == url)
+            })
         {
             return Ok(known);
         }
-        let kubeconfig = self.server.kubeconfig(cluster, &self.base, &Identity::administrator())?;
+        let kubeconfig = self
+            .server
+            .kubeconfig(cluster, &self.base, &Identity::administrator())?;
         write_private(&path, &kubeconfig)?;
         Ok(kubeconfig)
     }
@@ -70,10 +91,12 @@ impl ControlPlane for Embedded {
     async fn ensure(&self, place: &TenantPlace) -> Result<State, Reason> {
         let address = address_of(place);
         let target = self.server.url(&cluster_of(place), &self.base);
-        let target = target.parse().map_err(|error| Reason::new("EndpointInvalid", format!("{target}: {error}")))?;
-        self.network.bind(&address, &place.uid, target).map_err(|error| {
-            Reason::new("EndpointTaken", format!("controlPlane.endpoint: {error}"))
-        })?;
+        let target = target
+            .parse()
+            .map_err(|error| Reason::new("EndpointInvalid", format!("{target}: {error}")))?;
+        self.network
+            .bind(&address, &place.uid, target)
+            .map_err(|error| Reason::new("EndpointTaken", format!("controlPlane.endpoint: {error}")))?;
         match self.online(place).await {
             Ok(tenant) => Ok(State::Online(tenant)),
             Err(error) => Err(Reason::new("ControlPlaneFailed", format!("{error:#}"))),
@@ -98,23 +121,38 @@ impl ControlPlane for Embedded {
 
 /// Name of the logical cluster: a tenant made again under its old name is another one.
 fn cluster_of(place: &TenantPlace) -> String {
-    let short: String = place.uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
+    let short: String = place
+        .uid
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(8)
+        .collect();
     format!("{}-{short}", place.virtual_cluster)
 }
 
 /// Address that machines join: as the tenant's values say, else a name of the lab's own.
 fn address_of(place: &TenantPlace) -> String {
-    place.endpoint.clone().unwrap_or_else(|| format!("{}.tenants.lab:443", cluster_of(place)))
+    place
+        .endpoint
+        .clone()
+        .unwrap_or_else(|| format!("{}.tenants.lab:443", cluster_of(place)))
 }
 
 /// Writes a file that only its owner reads, whole or not at all.
 pub(crate) fn write_private(path: &Path, text: &str) -> anyhow::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
-    let folder = path.parent().ok_or_else(|| anyhow::anyhow!("{} has no directory", path.display()))?;
+    let folder = path
+        .parent()
+        .ok_or_else(|| anyhow::anyhow!("{} has no directory", path.display()))?;
     std::fs::create_dir_all(folder)?;
     let next = path.with_extension("new");
-    let mut file = std::fs::File::options().create(true).write(true).truncate(true).mode(0o600).open(&next)?;
+    let mut file = std::fs::File::options()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&next)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&next, path)?;

@@ -66,7 +66,10 @@ impl Laboratory {
         let listener = listen(options.listen, &data.join("listen")).await?;
         let base = format!("https://{}", listener.local_addr()?);
         let kubeconfig = data.join("kubeconfig");
-        write_private(&kubeconfig, &server.kubeconfig(PLATFORM, &base, &Identity::administrator())?)?;
+        write_private(
+            &kubeconfig,
+            &server.kubeconfig(PLATFORM, &base, &Identity::administrator())?,
+        )?;
 
         let mut tasks = JoinSet::new();
         server.start(stop.clone());
@@ -92,19 +95,46 @@ impl Laboratory {
                 Ok(lab.stop().await?)
             }
         });
-        let catalog = wire::catalog(&plugins, &data.join("components"), &options.required, wire::this_program()?).await?;
+        let catalog = wire::catalog(
+            &plugins,
+            &data.join("components"),
+            &options.required,
+            wire::this_program()?,
+        )
+        .await?;
         let clients: Clients = Arc::new({
             let server = server.clone();
             move |cluster| Ok(server.client(cluster, Identity::host(HOST)))
         });
-        let control_planes =
-            Arc::new(Embedded::new(server.clone(), clients, network, base.clone(), data.join("tenants")));
-        let settings = Settings { installation: installation(&data)?, ..Settings::default() };
-        tasks.spawn(wire::controllers(client.clone(), catalog, control_planes, settings, stop.clone()));
+        let control_planes = Arc::new(Embedded::new(
+            server.clone(),
+            clients,
+            network,
+            base.clone(),
+            data.join("tenants"),
+        ));
+        let settings = Settings {
+            installation: installation(&data)?,
+            ..Settings::default()
+        };
+        tasks.spawn(wire::controllers(
+            client.clone(),
+            catalog,
+            control_planes,
+            settings,
+            stop.clone(),
+        ));
         if options.servers > 0 {
             apply::rack(&client, options.servers).await?;
         }
-        Ok(Self { client, server, base, kubeconfig, data, tasks })
+        Ok(Self {
+            client,
+            server,
+            base,
+            kubeconfig,
+            data,
+            tasks,
+        })
     }
 
     /// Applies what was asked for and stays until it is told to stop.
@@ -118,7 +148,11 @@ impl Laboratory {
         if !manifests.is_empty() {
             let watching = timeline::Timeline::start(self.client.clone());
             // Whoever asked for an end that did not come must not take it for one.
-            let stopped = if stays { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+            let stopped = if stays {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            };
             let applied = tokio::select! {
                 () = stop.cancelled() => return Ok(stopped),
                 applied = apply::all(&self.client, manifests) => applied,
@@ -134,7 +168,11 @@ impl Laboratory {
             let tenant = |cluster: &str| self.server.client(cluster, Identity::administrator());
             let clusters = || self.server.clusters();
             let still = || self.invite(None);
-            let sources = timeline::Sources { clusters: &clusters, tenant: &tenant, still: &still };
+            let sources = timeline::Sources {
+                clusters: &clusters,
+                tenant: &tenant,
+                still: &still,
+            };
             let outcome = tokio::select! {
                 () = stop.cancelled() => Ok(stopped),
                 outcome = watching.follow(&sources, options.once.then_some(options.timeout)) => outcome,
@@ -155,7 +193,10 @@ impl Laboratory {
 
     /// The next commands to try.
     fn invite(&self, tenant: Option<&VirtualClusterInstance>) {
-        say(&format!("\nThe laboratory runs at {} until Ctrl-C. In another terminal:\n", self.base));
+        say(&format!(
+            "\nThe laboratory runs at {} until Ctrl-C. In another terminal:\n",
+            self.base
+        ));
         say(&format!("  export KUBECONFIG={}", self.kubeconfig.display()));
         say("  kubectl get nodeclaims.management.loft.sh -A");
         say("  kubectl get nodetypes.management.loft.sh");
@@ -163,10 +204,19 @@ impl Laboratory {
         let Some(tenant) = tenant else { return };
         let (name, namespace) = (tenant.name_any(), tenant.namespace().unwrap_or_default());
         if let Some(project) = names::project_of(&namespace) {
-            let file = self.data.join("tenants").join(project).join(format!("{name}.kubeconfig"));
-            say(&format!("  kubectl --kubeconfig {} get nodes -o wide", file.display()));
+            let file = self
+                .data
+                .join("tenants")
+                .join(project)
+                .join(format!("{name}.kubeconfig"));
+            say(&format!(
+                "  kubectl --kubeconfig {} get nodes -o wide",
+                file.display()
+            ));
         }
-        say(&format!("  kubectl delete virtualclusterinstances.management.loft.sh {name} -n {namespace}"));
+        say(&format!(
+            "  kubectl delete virtualclusterinstances.management.loft.sh {name} -n {namespace}"
+        ));
     }
 
     async fn end(mut self, stop: &CancellationToken) {
@@ -185,7 +235,9 @@ const PLATFORM: &str = "platform";
 
 /// Listens where asked, else where the last start did, else on a free port that is kept for the next start.
 async fn listen(asked: Option<SocketAddr>, kept: &Path) -> anyhow::Result<TcpListener> {
-    let known: Option<SocketAddr> = std::fs::read_to_string(kept).ok().and_then(|text| text.trim().parse().ok());
+    let known: Option<SocketAddr> = std::fs::read_to_string(kept)
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
     let address = match (asked, known) {
         // Port 0 means the same port every time: boot data that was written names it.
         (Some(asked), Some(known)) if asked.port() == 0 && asked.ip() == known.ip() => known,

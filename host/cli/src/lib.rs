@@ -49,5 +49,8 @@ fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
     // At least four workers: on a small machine a guest that computes must not hold up heartbeats and watches.
     let workers = std::thread::available_parallelism().map_or(4, usize::from).max(4);
-    Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(workers).enable_all().build()?)
+    Ok(tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers)
+        .enable_all()
+        .build()?)
 }

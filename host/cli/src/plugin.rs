@@ -13,7 +13,10 @@ pub(crate) fn main(command: PluginCommand) -> anyhow::Result<ExitCode> {
     match command {
         PluginCommand::Build { crates, out } => {
             for folder in crates {
-                let build = Build { out: Some(out.clone()), ..Build::new(&folder) };
+                let build = Build {
+                    out: Some(out.clone()),
+                    ..Build::new(&folder)
+                };
                 let built = encode::build(&build)
                     .with_context(|| format!("plugin in {} was not built", folder.display()))?;
                 say(&format!(
@@ -26,7 +29,8 @@ pub(crate) fn main(command: PluginCommand) -> anyhow::Result<ExitCode> {
             }
         }
         PluginCommand::Inspect { file } => {
-            let found = hostler_wasm::inspect(&file).with_context(|| format!("component {}", file.display()))?;
+            let found =
+                hostler_wasm::inspect(&file).with_context(|| format!("component {}", file.display()))?;
             print(&found);
         }
     }
@@ -36,7 +40,9 @@ pub(crate) fn main(command: PluginCommand) -> anyhow::Result<ExitCode> {
 pub(crate) fn print_crds() -> anyhow::Result<ExitCode> {
     for crd in hostler_api::all_crds() {
         say("---");
-        say(serde_saphyr::to_string(&crd).context("a definition cannot be written as YAML")?.trim_end());
+        say(serde_saphyr::to_string(&crd)
+            .context("a definition cannot be written as YAML")?
+            .trim_end());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -46,9 +52,20 @@ fn print(found: &Inspection) {
     say(&format!("name:     {}", found.name));
     say(&format!("world:    {}", found.world.as_ref().unwrap_or(&none)));
     say(&format!("version:  {}", found.version.as_ref().unwrap_or(&none)));
-    say(&format!("size:     {} bytes ({} KiB)", found.size, found.size.div_ceil(1024)));
+    say(&format!(
+        "size:     {} bytes ({} KiB)",
+        found.size,
+        found.size.div_ceil(1024)
+    ));
     say(&format!("digest:   {}", found.digest));
-    say(&format!("imports:  {}", if found.imports.is_empty() { none } else { found.imports.join("\n          ") }));
+    say(&format!(
+        "imports:  {}",
+        if found.imports.is_empty() {
+            none
+        } else {
+            found.imports.join("\n          ")
+        }
+    ));
     say(&format!("exports:  {}", found.exports.join("\n          ")));
     for (key, value) in &found.producers {
         say(&format!("made by:  {key} {value}"));

@@ -37,7 +37,13 @@ pub(crate) async fn main(options: RunOptions) -> anyhow::Result<ExitCode> {
         .await
         .context("no cluster to run against; set KUBECONFIG, or run in a pod with a service account")?;
     let stop = stopped_by_signal()?;
-    let catalog = wire::catalog(&options.plugins, &options.state, &options.required, wire::this_program()?).await?;
+    let catalog = wire::catalog(
+        &options.plugins,
+        &options.state,
+        &options.required,
+        wire::this_program()?,
+    )
+    .await?;
     wire::install(&client, hostler_api::all_crds()).await?;
     let settings = Settings {
         installation: options.installation,

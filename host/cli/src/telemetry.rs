@@ -10,7 +10,9 @@ use tracing_subscriber::EnvFilter;
 /// Logs to standard error, for a process that serves.
 pub(crate) fn to_stderr() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let plain = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let plain = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     // Set twice only in tests that start several hosts in one process: the first one stays.
     if std::io::stderr().is_terminal() {
         drop(plain.try_init());
@@ -27,7 +29,13 @@ pub(crate) fn to_file(path: &std::path::Path) -> anyhow::Result<()> {
         .open(path)
         .with_context(|| format!("log file {} cannot be opened", path.display()))?;
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    drop(tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Mutex::new(file)).try_init());
+    drop(
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_ansi(false)
+            .with_writer(Mutex::new(file))
+            .try_init(),
+    );
     Ok(())
 }
 

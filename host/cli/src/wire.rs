@@ -34,8 +34,14 @@ pub async fn catalog(
     required: &RequiredPlugins,
     compiler: PathBuf,
 ) -> anyhow::Result<Arc<Catalog>> {
-    let required = Required { resolver: required.resolver.clone(), policies: required.policies.clone() };
-    let compiler = CompileCommand { program: compiler, args: vec![COMPILE.into()] };
+    let required = Required {
+        resolver: required.resolver.clone(),
+        policies: required.policies.clone(),
+    };
+    let compiler = CompileCommand {
+        program: compiler,
+        args: vec![COMPILE.into()],
+    };
     let mut options = hostler_wasm::Options::new(directory, state, CompileWith::Child(compiler));
     options.required = required;
     Ok(Catalog::open(options).await?)
@@ -50,7 +56,9 @@ pub async fn install(client: &Client, definitions: Vec<CustomResourceDefinition>
     for crd in &definitions {
         let name = crd.name_any();
         let params = PatchParams::apply(hostler_api::names::FIELD_MANAGER).force();
-        crds.patch(&name, &params, &Patch::Apply(crd)).await.with_context(|| format!("definition {name} was refused"))?;
+        crds.patch(&name, &params, &Patch::Apply(crd))
+            .await
+            .with_context(|| format!("definition {name} was refused"))?;
     }
     for crd in definitions {
         let name = crd.name_any();
@@ -72,7 +80,14 @@ pub async fn controllers(
     settings: Settings,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let ctx = Ctx::start(client, plugins, control_planes, Arc::new(SystemClock), settings, &stop);
+    let ctx = Ctx::start(
+        client,
+        plugins,
+        control_planes,
+        Arc::new(SystemClock),
+        settings,
+        &stop,
+    );
     hostler_controllers::run(ctx, stop).await;
     Ok(())
 }

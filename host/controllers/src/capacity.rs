@@ -37,7 +37,10 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             trigger = triggers.next() => if trigger.is_none() { return },
         }
         tokio::time::sleep(SETTLE).await;
-        while futures::FutureExt::now_or_never(triggers.next()).flatten().is_some() {}
+        while futures::FutureExt::now_or_never(triggers.next())
+            .flatten()
+            .is_some()
+        {}
         again = false;
         for node_type in ctx.stores.node_types.state() {
             if let Err(error) = report(&ctx, &node_type).await {
@@ -58,22 +61,35 @@ async fn report(ctx: &Ctx, node_type: &api::NodeType) -> Result<()> {
         .state()
         .iter()
         .filter(|claim| {
-            claim.status.as_ref().and_then(|status| status.machine.as_ref()).is_some_and(|one| one.type_ref == name)
+            claim
+                .status
+                .as_ref()
+                .and_then(|status| status.machine.as_ref())
+                .is_some_and(|one| one.type_ref == name)
         })
         .count();
     let claimed = i64::try_from(claimed).unwrap_or(i64::MAX);
-    let holdings = node_type.annotations().get(names::PROVIDER_UID).and_then(|uid| ctx.machines.of(uid));
-    let Some(holdings) = holdings.filter(|holdings| holdings.listed) else { return Ok(()) };
-    let offer = holdings
-        .description
-        .as_ref()
-        .and_then(|description| description.node_types.iter().find(|offer| offer.name == facts.short_name));
+    let holdings = node_type
+        .annotations()
+        .get(names::PROVIDER_UID)
+        .and_then(|uid| ctx.machines.of(uid));
+    let Some(holdings) = holdings.filter(|holdings| holdings.listed) else {
+        return Ok(());
+    };
+    let offer = holdings.description.as_ref().and_then(|description| {
+        description
+            .node_types
+            .iter()
+            .find(|offer| offer.name == facts.short_name)
+    });
     let mut aside: BTreeMap<String, usize> = BTreeMap::new();
     let machines = holdings
         .machines
         .values()
         .filter(|entry| {
-            let Ok(Some(machine)) = &entry.machine else { return false };
+            let Ok(Some(machine)) = &entry.machine else {
+                return false;
+            };
             if !machine.node_types.contains(&facts.short_name) {
                 return false;
             }
@@ -99,12 +115,25 @@ async fn report(ctx: &Ctx, node_type: &api::NodeType) -> Result<()> {
     status.requirements = requirements(node_type);
     let now = ctx.clock.now();
     let generation = node_type.meta().generation;
-    conditions::set(&mut status.conditions, &Fact::yes("Synced", "Described", ""), generation, now);
-    let causes: Vec<_> = aside.iter().map(|(code, count)| format!("{count} {code}")).collect();
+    conditions::set(
+        &mut status.conditions,
+        &Fact::yes("Synced", "Described", ""),
+        generation,
+        now,
+    );
+    let causes: Vec<_> = aside
+        .iter()
+        .map(|(code, count)| format!("{count} {code}"))
+        .collect();
     let text = match aside.len() {
-        0 if total == 0 => format!("no machine matches {name}; see the node type's selector in its NodeProvider"),
+        0 if total == 0 => {
+            format!("no machine matches {name}; see the node type's selector in its NodeProvider")
+        }
         0 => format!("{claimed} of {total} are claimed"),
-        _ => format!("{claimed} of {total} are claimed; not counted: {}", causes.join(", ")),
+        _ => format!(
+            "{claimed} of {total} are claimed; not counted: {}",
+            causes.join(", ")
+        ),
     };
     let has_capacity = unlimited || claimed < total;
     let fact = match (has_capacity, total) {
@@ -132,7 +161,11 @@ fn requirements(node_type: &api::NodeType) -> Vec<Requirement> {
         .properties
         .iter()
         .map(|(key, value)| match value.as_str() {
-            "*" => Requirement { key: key.clone(), operator: "Exists".to_owned(), values: Vec::new() },
+            "*" => Requirement {
+                key: key.clone(),
+                operator: "Exists".to_owned(),
+                values: Vec::new(),
+            },
             value => Requirement {
                 key: key.clone(),
                 operator: "In".to_owned(),

@@ -26,8 +26,14 @@ impl Events {
     /// Events through this client.
     #[must_use]
     pub fn new(client: Client) -> Self {
-        let reporter = Reporter { controller: hostler_api::names::REPORTER.to_owned(), instance: None };
-        Self { recorder: Recorder::new(client, reporter), allowances: Arc::default() }
+        let reporter = Reporter {
+            controller: hostler_api::names::REPORTER.to_owned(),
+            instance: None,
+        };
+        Self {
+            recorder: Recorder::new(client, reporter),
+            allowances: Arc::default(),
+        }
     }
 
     /// Says something that went as it should.
@@ -35,7 +41,8 @@ impl Events {
     where
         K: Resource<DynamicType = ()> + Debug,
     {
-        self.publish(object, EventType::Normal, reason, action, note, None).await;
+        self.publish(object, EventType::Normal, reason, action, note, None)
+            .await;
     }
 
     /// The same about another object too: told for each of them, where the reason alone would be counted up as one event.
@@ -44,7 +51,15 @@ impl Events {
         K: Resource<DynamicType = ()> + Debug,
         O: Resource<DynamicType = ()>,
     {
-        self.publish(object, EventType::Normal, reason, action, note, Some(other.object_ref(&()))).await;
+        self.publish(
+            object,
+            EventType::Normal,
+            reason,
+            action,
+            note,
+            Some(other.object_ref(&())),
+        )
+        .await;
     }
 
     /// Says something that somebody should know.
@@ -52,7 +67,8 @@ impl Events {
     where
         K: Resource<DynamicType = ()> + Debug,
     {
-        self.publish(object, EventType::Warning, reason, action, note, None).await;
+        self.publish(object, EventType::Warning, reason, action, note, None)
+            .await;
     }
 
     async fn publish<K>(
@@ -73,7 +89,13 @@ impl Events {
             return;
         }
         let note = Some(note.chars().take(LONGEST).collect());
-        let event = Event { type_, reason: reason.to_owned(), note, action: action.to_owned(), secondary };
+        let event = Event {
+            type_,
+            reason: reason.to_owned(),
+            note,
+            action: action.to_owned(),
+            secondary,
+        };
         // An event is a courtesy: the condition beside it is the state.
         if let Err(error) = self.recorder.publish(&event, &regarding).await {
             tracing::debug!(reason, error = %error, "event not written");
@@ -84,7 +106,8 @@ impl Events {
         let mut all = self.allowances.lock().expect("no holder panics");
         let now = Instant::now();
         let (left, since) = all.entry(namespace.to_owned()).or_insert((BURST, now));
-        let earned = u32::try_from(now.duration_since(*since).as_millis() / REFILL.as_millis()).unwrap_or(BURST);
+        let earned =
+            u32::try_from(now.duration_since(*since).as_millis() / REFILL.as_millis()).unwrap_or(BURST);
         if earned > 0 {
             *left = (*left + earned).min(BURST);
             *since = now;

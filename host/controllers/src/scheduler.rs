@@ -49,7 +49,10 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             trigger = triggers.next() => if trigger.is_none() { return },
         }
         tokio::time::sleep(SETTLE).await;
-        while futures::FutureExt::now_or_never(triggers.next()).flatten().is_some() {}
+        while futures::FutureExt::now_or_never(triggers.next())
+            .flatten()
+            .is_some()
+        {}
         while let Err(error) = turn(&ctx).await {
             failures = failures.saturating_add(1);
             tracing::warn!(error = %error, "scheduling turn failed; trying again");
@@ -65,11 +68,19 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
 
 /// One pass over all claims that wait.
 async fn turn(ctx: &Arc<Ctx>) -> Result<()> {
-    if !ctx.stores.claims.state().iter().any(|claim| is_waiting(claim) || lacks_type(claim)) {
+    if !ctx
+        .stores
+        .claims
+        .state()
+        .iter()
+        .any(|claim| is_waiting(claim) || lacks_type(claim))
+    {
         return Ok(());
     }
     let all: Api<api::NodeClaim> = Api::all(ctx.client.clone());
-    let claims = patch::within("listing claims".to_owned(), all.list(&ListParams::default())).await?.items;
+    let claims = patch::within("listing claims".to_owned(), all.list(&ListParams::default()))
+        .await?
+        .items;
     for claim in claims.iter().filter(|claim| lacks_type(claim)) {
         fill_type(ctx, claim).await?;
     }
@@ -83,8 +94,10 @@ async fn turn(ctx: &Arc<Ctx>) -> Result<()> {
     for claim in &waiting {
         pending.push(pending_of(ctx, claim, &offers).await);
     }
-    let by_uid: HashMap<String, &api::NodeClaim> =
-        waiting.iter().map(|claim| (claim.uid().unwrap_or_default(), *claim)).collect();
+    let by_uid: HashMap<String, &api::NodeClaim> = waiting
+        .iter()
+        .map(|claim| (claim.uid().unwrap_or_default(), *claim))
+        .collect();
     for (pending, place) in schedule::assign(pending, &offers, &free) {
         let claim = by_uid[&pending.uid];
         let written = match place {
@@ -93,7 +106,10 @@ async fn turn(ctx: &Arc<Ctx>) -> Result<()> {
         };
         match written {
             Err(error) if error.is_conflict() || error.is_not_found() => {
-                tracing::debug!(claim = claim.name_any(), "claim changed meanwhile; placed in the next turn");
+                tracing::debug!(
+                    claim = claim.name_any(),
+                    "claim changed meanwhile; placed in the next turn"
+                );
             }
             other => other?,
         }
@@ -104,8 +120,9 @@ async fn turn(ctx: &Arc<Ctx>) -> Result<()> {
 /// Accepted for what it says now, ready to hold a machine, and without one.
 fn is_waiting(claim: &api::NodeClaim) -> bool {
     let Some(status) = &claim.status else { return false };
-    let accepted = conditions::find(&status.conditions, "Accepted")
-        .is_some_and(|accepted| accepted.status == "True" && accepted.observed_generation == claim.meta().generation);
+    let accepted = conditions::find(&status.conditions, "Accepted").is_some_and(|accepted| {
+        accepted.status == "True" && accepted.observed_generation == claim.meta().generation
+    });
     accepted
         && status.machine.is_none()
         && status.phase.as_deref() != Some(phase::FAILED)
@@ -117,7 +134,10 @@ fn is_waiting(claim: &api::NodeClaim) -> bool {
 fn lacks_type(claim: &api::NodeClaim) -> bool {
     claim.meta().deletion_timestamp.is_none()
         && claim.spec.type_ref.is_none()
-        && claim.status.as_ref().is_some_and(|status| status.machine.is_some())
+        && claim
+            .status
+            .as_ref()
+            .is_some_and(|status| status.machine.is_some())
 }
 
 fn offers(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<TypeOffer> {
@@ -130,7 +150,10 @@ fn offers(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<TypeOffer> {
         .map(|provider| (provider.name_any(), provider.uid().unwrap_or_default()))
         .collect();
     let mut bound: HashMap<&str, u32> = HashMap::new();
-    for machine in claims.iter().filter_map(|claim| claim.status.as_ref()?.machine.as_ref()) {
+    for machine in claims
+        .iter()
+        .filter_map(|claim| claim.status.as_ref()?.machine.as_ref())
+    {
         *bound.entry(machine.type_ref.as_str()).or_default() += 1;
     }
     ctx.stores
@@ -145,7 +168,10 @@ fn offers(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<TypeOffer> {
             let facts = TypeFacts::from(node_type.as_ref());
             let holdings = ctx.machines.of(provider_uid)?;
             let description = holdings.description.clone()?;
-            let offer = description.node_types.iter().find(|offer| offer.name == facts.short_name)?;
+            let offer = description
+                .node_types
+                .iter()
+                .find(|offer| offer.name == facts.short_name)?;
             Some(TypeOffer {
                 provider: node_type.spec.provider_ref.clone(),
                 capacity: offer.capacity,
@@ -161,9 +187,14 @@ fn offers(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<TypeOffer> {
 
 /// What a provider has of a type.
 fn stock(holdings: &Holdings, short_name: &str) -> Stock {
-    let mut stock = Stock { is_read: holdings.listed, ..Stock::default() };
+    let mut stock = Stock {
+        is_read: holdings.listed,
+        ..Stock::default()
+    };
     for entry in holdings.machines.values() {
-        let Ok(Some(machine)) = &entry.machine else { continue };
+        let Ok(Some(machine)) = &entry.machine else {
+            continue;
+        };
         if !machine.node_types.iter().any(|name| name == short_name) {
             continue;
         }
@@ -183,9 +214,13 @@ fn free_machines(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<FreeMachine> {
         .collect();
     let mut free = Vec::new();
     for provider in ctx.stores.providers.state() {
-        let Some(holdings) = ctx.machines.of(&provider.uid().unwrap_or_default()) else { continue };
+        let Some(holdings) = ctx.machines.of(&provider.uid().unwrap_or_default()) else {
+            continue;
+        };
         for (object, entry) in &holdings.machines {
-            let Ok(Some(machine)) = &entry.machine else { continue };
+            let Ok(Some(machine)) = &entry.machine else {
+                continue;
+            };
             let uid = entry.object.uid().unwrap_or_default();
             let preparing = match &machine.availability {
                 Availability::Free if entry.held_by.is_none() && !named.contains(uid.as_str()) => None,
@@ -213,7 +248,10 @@ fn free_machines(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<FreeMachine> {
 
 async fn pending_of(ctx: &Arc<Ctx>, claim: &api::NodeClaim, offers: &[TypeOffer]) -> Pending {
     let mut denied = BTreeMap::new();
-    for offer in offers.iter().filter(|offer| offer.provider == claim.spec.provider_ref) {
+    for offer in offers
+        .iter()
+        .filter(|offer| offer.provider == claim.spec.provider_ref)
+    {
         if let Err(reason) = judge::type_choice(ctx, claim, &offer.provider, &offer.facts).await {
             denied.insert(offer.facts.full_name.clone(), reason);
         }
@@ -233,10 +271,18 @@ async fn pending_of(ctx: &Arc<Ctx>, claim: &api::NodeClaim, offers: &[TypeOffer]
 async fn bind(ctx: &Ctx, claim: &api::NodeClaim, binding: &Binding) -> Result<()> {
     let mut next = claim.clone();
     let status = next.status.get_or_insert_default();
-    let on = binding.machine.as_ref().map_or(String::new(), |(object, _)| format!(" on {}", object.name));
+    let on = binding
+        .machine
+        .as_ref()
+        .map_or(String::new(), |(object, _)| format!(" on {}", object.name));
     let message = format!("placed as {}{on}", binding.type_name);
     let fact = Fact::yes("Scheduled", "Bound", &message);
-    conditions::set(&mut status.conditions, &fact, claim.meta().generation, ctx.clock.now());
+    conditions::set(
+        &mut status.conditions,
+        &fact,
+        claim.meta().generation,
+        ctx.clock.now(),
+    );
     status.machine = Some(MachineRef {
         type_ref: binding.type_name.clone(),
         object: binding.machine.as_ref().map(|(object, _)| Ref {
@@ -257,7 +303,9 @@ async fn bind(ctx: &Ctx, claim: &api::NodeClaim, binding: &Binding) -> Result<()
 
 /// Shows the type that the scheduler chose; decided from the status alone, so that it can be done again.
 async fn fill_type(ctx: &Ctx, claim: &api::NodeClaim) -> Result<()> {
-    let Some(machine) = claim.status.as_ref().and_then(|status| status.machine.as_ref()) else { return Ok(()) };
+    let Some(machine) = claim.status.as_ref().and_then(|status| status.machine.as_ref()) else {
+        return Ok(());
+    };
     if claim.spec.type_ref.is_some() {
         return Ok(());
     }
@@ -275,7 +323,12 @@ async fn wait(ctx: &Ctx, claim: &api::NodeClaim, reason: &Reason) -> Result<()> 
     let before = status.clone();
     let text = reason.text();
     let fact = Fact::not_yet("Scheduled", &reason.code, &text);
-    conditions::set(&mut status.conditions, &fact, claim.meta().generation, ctx.clock.now());
+    conditions::set(
+        &mut status.conditions,
+        &fact,
+        claim.meta().generation,
+        ctx.clock.now(),
+    );
     status.phase = Some(phase::PENDING.to_owned());
     status.reason = Some(reason.code.clone());
     status.message = Some(text.clone());

@@ -131,7 +131,10 @@ struct Refusal {
 
 impl From<Reason> for Refusal {
     fn from(reason: Reason) -> Self {
-        Self { reason, awaited: None }
+        Self {
+            reason,
+            awaited: None,
+        }
     }
 }
 
@@ -163,30 +166,51 @@ fn place(
             Capacity::Machines => match machine(claim, offer, free, taken, false) {
                 Some(machine) => {
                     let machine = Some((machine.object.clone(), machine.uid.clone()));
-                    return Ok(Binding { type_name: name.clone(), machine });
+                    return Ok(Binding {
+                        type_name: name.clone(),
+                        machine,
+                    });
                 }
                 None => full.push(offer),
             },
             Capacity::AtMost(most) => {
-                let used = offer.claimed.saturating_add(seats.get(name).copied().unwrap_or(0));
+                let used = offer
+                    .claimed
+                    .saturating_add(seats.get(name).copied().unwrap_or(0));
                 if used < most {
-                    return Ok(Binding { type_name: name.clone(), machine: None });
+                    return Ok(Binding {
+                        type_name: name.clone(),
+                        machine: None,
+                    });
                 }
                 full.push(offer);
             }
-            Capacity::Unlimited => return Ok(Binding { type_name: name.clone(), machine: None }),
+            Capacity::Unlimited => {
+                return Ok(Binding {
+                    type_name: name.clone(),
+                    machine: None,
+                });
+            }
         }
     }
-    let coming = full.iter().find_map(|offer| Some((*offer, machine(claim, offer, free, taken, true)?)));
+    let coming = full
+        .iter()
+        .find_map(|offer| Some((*offer, machine(claim, offer, free, taken, true)?)));
     if let Some((offer, machine)) = coming {
-        return Err(Refusal { reason: preparing(offer, machine), awaited: Some(machine.uid.clone()) });
+        return Err(Refusal {
+            reason: preparing(offer, machine),
+            awaited: Some(machine.uid.clone()),
+        });
     }
     Err(refusal(claim, &misfits, denials, &full).into())
 }
 
 fn preparing(offer: &TypeOffer, machine: &FreeMachine) -> Reason {
     let state = machine.preparing.as_deref().unwrap_or_default();
-    let text = format!("no machine of {} is free yet; {} is on its way ({state})", offer.facts.full_name, machine.object.name);
+    let text = format!(
+        "no machine of {} is free yet; {} is on its way ({state})",
+        offer.facts.full_name, machine.object.name
+    );
     Reason::new(PREPARING, text).remedy("waiting for it; nothing need be done")
 }
 
@@ -194,11 +218,22 @@ fn preparing(offer: &TypeOffer, machine: &FreeMachine) -> Reason {
 fn full_up(full: &[&TypeOffer]) -> Option<Reason> {
     let names: Vec<&str> = full.iter().map(|offer| offer.facts.full_name.as_str()).collect();
     let first = full.first()?;
-    if full.iter().any(|offer| offer.capacity == Capacity::Machines && !offer.stock.is_read) {
-        let text = format!("the machines of provider {} have not been read yet", first.provider);
-        return Some(Reason::new(NOT_READ, text).remedy("waiting for them; see the conditions of the NodeProvider"));
+    if full
+        .iter()
+        .any(|offer| offer.capacity == Capacity::Machines && !offer.stock.is_read)
+    {
+        let text = format!(
+            "the machines of provider {} have not been read yet",
+            first.provider
+        );
+        return Some(
+            Reason::new(NOT_READ, text).remedy("waiting for them; see the conditions of the NodeProvider"),
+        );
     }
-    if full.iter().all(|offer| offer.capacity == Capacity::Machines && offer.stock.machines == 0) {
+    if full
+        .iter()
+        .all(|offer| offer.capacity == Capacity::Machines && offer.stock.machines == 0)
+    {
         let text = format!("no machine matches {}", names.join(", "));
         let remedy = format!(
             "add machines that its selector in NodeProvider {} matches, or change nodeTypes[].…selector there",
@@ -212,10 +247,16 @@ fn full_up(full: &[&TypeOffer]) -> Option<Reason> {
     }
     let mut text = format!("no machine of {} is free", names.join(", "));
     if !broken.is_empty() {
-        let causes: Vec<String> = broken.iter().map(|(code, count)| format!("{count} {code}")).collect();
+        let causes: Vec<String> = broken
+            .iter()
+            .map(|(code, count)| format!("{count} {code}"))
+            .collect();
         text = format!("{text}; not usable as they are: {}", causes.join(", "));
     }
-    Some(Reason::new("NoCapacity", text).remedy("waiting for one to come free; add machines or release claims"))
+    Some(
+        Reason::new("NoCapacity", text)
+            .remedy("waiting for one to come free; add machines or release claims"),
+    )
 }
 
 fn refusal(claim: &Pending, misfits: &[String], denials: Vec<Reason>, full: &[&TypeOffer]) -> Reason {
@@ -228,22 +269,33 @@ fn refusal(claim: &Pending, misfits: &[String], denials: Vec<Reason>, full: &[&T
     if let Some(wanted) = &claim.type_ref {
         return match misfits.iter().find(|why| why.starts_with(&format!("{wanted} "))) {
             Some(why) => Reason::new("NoMatchingNodeType", format!("node type {why}")),
-            None => Reason::new("UnknownNodeType", format!("node type {wanted} does not exist"))
-                .remedy(format!("set spec.typeRef to a NodeType of provider {}", claim.provider)),
+            None => Reason::new("UnknownNodeType", format!("node type {wanted} does not exist")).remedy(
+                format!("set spec.typeRef to a NodeType of provider {}", claim.provider),
+            ),
         };
     }
     if misfits.is_empty() {
-        return Reason::new("NoNodeTypes", format!("provider {} offers no node type", claim.provider))
-            .remedy("see the conditions of the NodeProvider");
+        return Reason::new(
+            "NoNodeTypes",
+            format!("provider {} offers no node type", claim.provider),
+        )
+        .remedy("see the conditions of the NodeProvider");
     }
-    Reason::new("NoMatchingNodeType", format!("no node type fits: {}", misfits.join("; ")))
-        .remedy("change the pool's nodeTypeSelector or the provider's node types")
+    Reason::new(
+        "NoMatchingNodeType",
+        format!("no node type fits: {}", misfits.join("; ")),
+    )
+    .remedy("change the pool's nodeTypeSelector or the provider's node types")
 }
 
 /// Why a type cannot serve a claim, if so.
 fn misfit(claim: &Pending, offer: &TypeOffer) -> Option<String> {
     let mut why: Vec<String> = Vec::new();
-    if claim.type_ref.as_ref().is_some_and(|wanted| *wanted != offer.facts.full_name) {
+    if claim
+        .type_ref
+        .as_ref()
+        .is_some_and(|wanted| *wanted != offer.facts.full_name)
+    {
         why.push("is not the one asked for".to_owned());
     }
     if let Err(mismatch) = selector::matches(&claim.requirements, &offer.facts) {
@@ -251,7 +303,7 @@ fn misfit(claim: &Pending, offer: &TypeOffer) -> Option<String> {
     }
     for (resource, wanted) in &claim.desired {
         let has = offer.resources.get(resource);
-        let fits = match (wanted.millis(), has.and_then(|has| has.millis())) {
+        let fits = match (wanted.millis(), has.and_then(hostler_api::Amount::millis)) {
             (Some(wanted), Some(has)) => has >= wanted,
             (Some(_), None) => offer.resources.is_empty() && PLAIN.contains(&resource.as_str()),
             (None, _) => false,
@@ -267,7 +319,11 @@ fn misfit(claim: &Pending, offer: &TypeOffer) -> Option<String> {
 }
 
 fn is_guarded(claim: &Pending, offer: &TypeOffer) -> bool {
-    let extra: Vec<&String> = offer.resources.keys().filter(|name| !PLAIN.contains(&name.as_str())).collect();
+    let extra: Vec<&String> = offer
+        .resources
+        .keys()
+        .filter(|name| !PLAIN.contains(&name.as_str()))
+        .collect();
     if extra.is_empty() || claim.type_ref.is_some() {
         return false;
     }
@@ -275,7 +331,10 @@ fn is_guarded(claim: &Pending, offer: &TypeOffer) -> bool {
     let named = claim.requirements.iter().any(|one| {
         one.key == hostler_api::names::PROPERTY_NODE_TYPE
             && one.operator == "In"
-            && one.values.iter().any(|value| *value == offer.facts.full_name || *value == offer.facts.short_name)
+            && one
+                .values
+                .iter()
+                .any(|value| *value == offer.facts.full_name || *value == offer.facts.short_name)
     });
     !asked && !named
 }
@@ -297,9 +356,14 @@ fn machine<'a>(
 
 /// Whether a machine has at least what its type declares; what it does not report is not checked.
 fn is_big_enough(declared: &ResourceList, has: &ResourceList) -> bool {
-    declared.iter().all(|(name, wanted)| match (wanted.millis(), has.get(name).and_then(|has| has.millis())) {
-        (Some(wanted), Some(has)) => has >= wanted,
-        _ => true,
+    declared.iter().all(|(name, wanted)| {
+        match (
+            wanted.millis(),
+            has.get(name).and_then(hostler_api::Amount::millis),
+        ) {
+            (Some(wanted), Some(has)) => has >= wanted,
+            _ => true,
+        }
     })
 }
 
@@ -329,8 +393,10 @@ mod tests {
     use super::*;
 
     fn offer(name: &str, resources: &[(&str, &str)]) -> TypeOffer {
-        let resources: ResourceList =
-            resources.iter().map(|(name, amount)| ((*name).to_owned(), Amount((*amount).to_owned()))).collect();
+        let resources: ResourceList = resources
+            .iter()
+            .map(|(name, amount)| ((*name).to_owned(), Amount((*amount).to_owned())))
+            .collect();
         TypeOffer {
             provider: "metal3".to_owned(),
             facts: TypeFacts {
@@ -342,7 +408,11 @@ mod tests {
             cost: cost(None, &resources),
             resources,
             claimed: 0,
-            stock: Stock { is_read: true, machines: 1, broken: BTreeMap::new() },
+            stock: Stock {
+                is_read: true,
+                machines: 1,
+                broken: BTreeMap::new(),
+            },
         }
     }
 
@@ -411,11 +481,20 @@ mod tests {
     fn a_claim_waits_for_a_machine_that_is_on_its_way_and_the_next_one_does_not_wait_for_the_same() {
         let mut machine = host("one", "metal3.cpu-server");
         machine.preparing = Some("Inspecting".to_owned());
-        let answers =
-            assign(vec![claim("a", None), claim("b", None)], &[offer("cpu-server", &[])], &[machine]);
-        let reasons: Vec<_> = answers.iter().map(|(_, place)| place.clone().unwrap_err()).collect();
+        let answers = assign(
+            vec![claim("a", None), claim("b", None)],
+            &[offer("cpu-server", &[])],
+            &[machine],
+        );
+        let reasons: Vec<_> = answers
+            .iter()
+            .map(|(_, place)| place.clone().unwrap_err())
+            .collect();
         assert_eq!(reasons[0].code, "MachinesPreparing");
-        assert!(reasons[0].message.contains("one is on its way (Inspecting)"), "{reasons:?}");
+        assert!(
+            reasons[0].message.contains("one is on its way (Inspecting)"),
+            "{reasons:?}"
+        );
         assert_eq!(reasons[1].code, "NoCapacity");
     }
 
@@ -427,10 +506,17 @@ mod tests {
         "NoCapacity",
         "not usable as they are: 2 NoAddress"
     )]
-    fn a_claim_without_a_machine_says_why_there_is_none(#[case] stock: Stock, #[case] code: &str, #[case] text: &str) {
+    fn a_claim_without_a_machine_says_why_there_is_none(
+        #[case] stock: Stock,
+        #[case] code: &str,
+        #[case] text: &str,
+    ) {
         let mut kind = offer("cpu-server", &[]);
         kind.stock = stock;
-        let reason = assign(vec![claim("a", None)], &[kind], &[])[0].1.clone().unwrap_err();
+        let reason = assign(vec![claim("a", None)], &[kind], &[])[0]
+            .1
+            .clone()
+            .unwrap_err();
         assert_eq!(reason.code, code);
         assert!(reason.message.contains(text), "{reason:?}");
     }
@@ -444,7 +530,9 @@ mod tests {
         let named = assign(vec![claim("a", Some("gpu"))], &types, &free);
         assert!(named[0].1.is_ok());
         let mut asking = claim("a", None);
-        asking.desired.insert("nvidia.com/gpu".to_owned(), Amount("1".to_owned()));
+        asking
+            .desired
+            .insert("nvidia.com/gpu".to_owned(), Amount("1".to_owned()));
         assert!(assign(vec![asking], &types, &free)[0].1.is_ok());
     }
 
@@ -455,7 +543,10 @@ mod tests {
         let answers = assign(vec![claim("a", None)], &types, &free);
         assert_eq!(answers[0].1.as_ref().unwrap().type_name, "metal3.small");
         let mut denied = claim("a", None);
-        denied.denied.insert("metal3.small".to_owned(), Reason::new("NodeTypeNotAllowed", "not allowed"));
+        denied.denied.insert(
+            "metal3.small".to_owned(),
+            Reason::new("NodeTypeNotAllowed", "not allowed"),
+        );
         let answers = assign(vec![denied], &types, &free);
         assert_eq!(answers[0].1.as_ref().unwrap().type_name, "metal3.big");
     }
@@ -466,9 +557,15 @@ mod tests {
     #[case::larger(None, &[("cpu", "4"), ("memory", "16Gi")], 72)]
     #[case::gpus(None, &[("nvidia.com/gpu", "2")], 20_000)]
     #[case::none(None, &[], 0)]
-    fn cost_follows_the_resources(#[case] set: Option<i64>, #[case] resources: &[(&str, &str)], #[case] want: i64) {
-        let resources: ResourceList =
-            resources.iter().map(|(name, amount)| ((*name).to_owned(), Amount((*amount).to_owned()))).collect();
+    fn cost_follows_the_resources(
+        #[case] set: Option<i64>,
+        #[case] resources: &[(&str, &str)],
+        #[case] want: i64,
+    ) {
+        let resources: ResourceList = resources
+            .iter()
+            .map(|(name, amount)| ((*name).to_owned(), Amount((*amount).to_owned())))
+            .collect();
         assert_eq!(cost(set, &resources), want);
     }
 

@@ -197,14 +197,22 @@ mod tests {
     #[test]
     fn an_owner_that_goes_leaves_no_address_behind_and_takes_no_other() {
         let network = Network::new();
-        for (address, owner) in [("one.example", "one"), ("192.168.100.2:8443", "one"), ("two.example", "two")] {
-            network.bind(address, owner, base("https://127.0.0.1:6443")).unwrap();
+        for (address, owner) in [
+            ("one.example", "one"),
+            ("192.168.100.2:8443", "one"),
+            ("two.example", "two"),
+        ] {
+            network
+                .bind(address, owner, base("https://127.0.0.1:6443"))
+                .unwrap();
         }
         assert_eq!(network.release("one"), 2);
         assert_eq!(network.target("one.example"), None);
         assert_eq!(network.target("192.168.100.2:8443"), None);
         assert!(network.target("two.example").is_some());
-        network.bind("192.168.100.2:8443", "two", base("https://127.0.0.1:6443")).unwrap();
+        network
+            .bind("192.168.100.2:8443", "two", base("https://127.0.0.1:6443"))
+            .unwrap();
     }
 
     #[test]

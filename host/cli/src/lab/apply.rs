@@ -39,19 +39,32 @@ pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<Manifest>> {
     let mut manifests = Vec::new();
     for path in paths {
         for file in files(path)? {
-            let text = std::fs::read_to_string(&file)
-                .with_context(|| format!("manifest {} cannot be read; name a file, or a directory of them, with --apply", file.display()))?;
+            let text = std::fs::read_to_string(&file).with_context(|| {
+                format!(
+                    "manifest {} cannot be read; name a file, or a directory of them, with --apply",
+                    file.display()
+                )
+            })?;
             for (index, document) in documents(&text).enumerate() {
                 let place = format!("{}, document {}", file.display(), index + 1);
-                let object: Value = serde_saphyr::from_str(&document)
-                    .with_context(|| format!("{place} is not YAML; nothing was applied, correct the file and start again"))?;
+                let object: Value = serde_saphyr::from_str(&document).with_context(|| {
+                    format!("{place} is not YAML; nothing was applied, correct the file and start again")
+                })?;
                 let missing: Vec<_> = ["/apiVersion", "/kind", "/metadata/name"]
                     .into_iter()
-                    .filter(|field| object.pointer(field).and_then(Value::as_str).is_none_or(str::is_empty))
+                    .filter(|field| {
+                        object
+                            .pointer(field)
+                            .and_then(Value::as_str)
+                            .is_none_or(str::is_empty)
+                    })
                     .map(|field| field.trim_start_matches('/').replace('/', "."))
                     .collect();
                 if !missing.is_empty() {
-                    bail!("{place} is no Kubernetes object: {} is missing; nothing was applied", missing.join(" and "));
+                    bail!(
+                        "{place} is no Kubernetes object: {} is missing; nothing was applied",
+                        missing.join(" and ")
+                    );
                 }
                 manifests.push(Manifest { place, object });
             }
@@ -108,7 +121,10 @@ fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
         .with_context(|| format!("{} cannot be read", path.display()))?
         .flatten()
         .map(|entry| entry.path())
-        .filter(|file| file.extension().is_some_and(|end| end == "yaml" || end == "yml" || end == "json"))
+        .filter(|file| {
+            file.extension()
+                .is_some_and(|end| end == "yaml" || end == "yml" || end == "json")
+        })
         .collect();
     files.sort();
     if files.is_empty() {
@@ -128,17 +144,26 @@ fn documents(text: &str) -> impl Iterator<Item = String> + '_ {
             part.push('\n');
         }
     }
-    parts.into_iter().filter(|part| part.lines().any(|line| !line.trim().is_empty() && !line.trim().starts_with('#')))
+    parts.into_iter().filter(|part| {
+        part.lines()
+            .any(|line| !line.trim().is_empty() && !line.trim().starts_with('#'))
+    })
 }
 
 async fn one(client: &Client, mut wanted: Value) -> anyhow::Result<String> {
-    let text = |field: &str| wanted.pointer(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text = |field: &str| {
+        wanted
+            .pointer(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     let (api_version, word, name) = (text("/apiVersion"), text("/kind"), text("/metadata/name"));
     let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
     let kind = GroupVersionKind::gvk(group, version, &word);
-    let (resource, capabilities) = waiting(|| pinned_kind(client, &kind))
-        .await
-        .with_context(|| format!("the server has no kind {word} in {api_version}; apply its definition first"))?;
+    let (resource, capabilities) = waiting(|| pinned_kind(client, &kind)).await.with_context(|| {
+        format!("the server has no kind {word} in {api_version}; apply its definition first")
+    })?;
     let api: Api<DynamicObject> = match capabilities.scope {
         Scope::Cluster => Api::all_with(client.clone(), &resource),
         Scope::Namespaced => {
@@ -157,19 +182,29 @@ async fn one(client: &Client, mut wanted: Value) -> anyhow::Result<String> {
     let mut noted = wanted.clone();
     noted["metadata"]["annotations"][LAST_APPLIED] = json!(record);
     let object: DynamicObject = serde_json::from_value(noted.clone()).context("is no Kubernetes object")?;
-    let creating = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+    let creating = PostParams {
+        field_manager: Some(MANAGER.to_owned()),
+        ..PostParams::default()
+    };
     match waiting(|| api.create(&creating, &object)).await {
         Ok(_) => Ok(format!("{whole} created")),
         Err(kube::Error::Api(status)) if status.is_already_exists() => {
             let before = api.get(&name).await?;
             let known = before.annotations().get(LAST_APPLIED);
-            let known: Value = known.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null);
+            let known: Value = known
+                .and_then(|text| serde_json::from_str(text).ok())
+                .unwrap_or(Value::Null);
             let Some(mut change) = changes(&known, &wanted) else {
                 return Ok(format!("{whole} unchanged"));
             };
             change["metadata"]["annotations"][LAST_APPLIED] = json!(record);
-            let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-            api.patch(&name, &params, &Patch::Merge(&change)).await.with_context(|| whole.clone())?;
+            let params = PatchParams {
+                field_manager: Some(MANAGER.to_owned()),
+                ..PatchParams::default()
+            };
+            api.patch(&name, &params, &Patch::Merge(&change))
+                .await
+                .with_context(|| whole.clone())?;
             Ok(format!("{whole} configured"))
         }
         Err(error) => Err(error).with_context(|| whole),
@@ -209,19 +244,30 @@ mod tests {
     fn a_file_that_is_no_yaml_is_named_with_its_line() {
         let error = reading("apiVersion: v1\nkind: Secret\nmetadata: {name: a}\n---\na: [1\nb: 2\n");
         assert!(error.contains("a.yaml, document 2 is not YAML"), "{error}");
-        assert!(error.contains("line 6") || error.contains("line 5"), "the line of the file, not of the document: {error}");
+        assert!(
+            error.contains("line 6") || error.contains("line 5"),
+            "the line of the file, not of the document: {error}"
+        );
     }
 
     #[test]
     fn what_is_missing_in_an_object_is_named() {
         let error = reading("apiVersion: v1\nmetadata: {labels: {}}\n");
-        assert!(error.contains("document 1 is no Kubernetes object: kind and metadata.name is missing"), "{error}");
+        assert!(
+            error.contains("document 1 is no Kubernetes object: kind and metadata.name is missing"),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_file_that_is_not_there_and_an_empty_directory_are_errors() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(format!("{:#}", read(&[folder.path().join("nix.yaml")]).unwrap_err()).contains("nix.yaml cannot be read"));
-        assert!(format!("{:#}", read(&[folder.path().to_owned()]).unwrap_err()).contains("holds no manifests"));
+        assert!(
+            format!("{:#}", read(&[folder.path().join("nix.yaml")]).unwrap_err())
+                .contains("nix.yaml cannot be read")
+        );
+        assert!(
+            format!("{:#}", read(&[folder.path().to_owned()]).unwrap_err()).contains("holds no manifests")
+        );
     }
 }

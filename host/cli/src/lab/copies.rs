@@ -11,13 +11,19 @@ use sha2::{Digest, Sha256};
 /// # Errors
 /// A source directory that does not exist while there are no copies either.
 pub(super) fn refresh(source: &Path, target: &Path, record: &Path) -> anyhow::Result<Vec<String>> {
-    let mut known: BTreeMap<String, String> =
-        std::fs::read_to_string(record).ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+    let mut known: BTreeMap<String, String> = std::fs::read_to_string(record)
+        .ok()
+        .and_then(|text| serde_json::from_str(&text).ok())
+        .unwrap_or_default();
     let entries = match std::fs::read_dir(source) {
         Ok(entries) => entries,
         // A lab that was started before has its copies.
         Err(_) if !known.is_empty() && target.is_dir() => {
-            return Ok(vec![format!("plugin directory {} is not there; using the copies in {}", source.display(), target.display())]);
+            return Ok(vec![format!(
+                "plugin directory {} is not there; using the copies in {}",
+                source.display(),
+                target.display()
+            )]);
         }
         Err(error) => {
             return Err(error).with_context(|| {
@@ -30,10 +36,20 @@ pub(super) fn refresh(source: &Path, target: &Path, record: &Path) -> anyhow::Re
     };
     std::fs::create_dir_all(target).with_context(|| format!("{} cannot be made", target.display()))?;
     let mut notes = Vec::new();
-    let mut files: Vec<_> = entries.flatten().map(|entry| entry.path()).filter(|path| is_plugin_file(path)).collect();
+    let mut files: Vec<_> = entries
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| is_plugin_file(path))
+        .collect();
     files.sort();
     for file in files {
-        let Some(name) = file.file_name().and_then(|name| name.to_str()).map(ToOwned::to_owned) else { continue };
+        let Some(name) = file
+            .file_name()
+            .and_then(|name| name.to_str())
+            .map(ToOwned::to_owned)
+        else {
+            continue;
+        };
         let bytes = std::fs::read(&file).with_context(|| format!("{} cannot be read", file.display()))?;
         let digest = digest_of(&bytes);
         let copy = target.join(&name);
@@ -49,11 +65,15 @@ pub(super) fn refresh(source: &Path, target: &Path, record: &Path) -> anyhow::Re
             (Some(_), None) => false,
         };
         if !untouched {
-            notes.push(format!("{} was edited or removed here and is left as it is", copy.display()));
+            notes.push(format!(
+                "{} was edited or removed here and is left as it is",
+                copy.display()
+            ));
             continue;
         }
         let next = target.join(format!(".{name}.new"));
-        std::fs::write(&next, &bytes).and_then(|()| std::fs::rename(&next, &copy))
+        std::fs::write(&next, &bytes)
+            .and_then(|()| std::fs::rename(&next, &copy))
             .with_context(|| format!("{} cannot be written", copy.display()))?;
         known.insert(name, digest);
     }
@@ -66,7 +86,10 @@ fn is_plugin_file(path: &Path) -> bool {
 }
 
 fn digest_of(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]

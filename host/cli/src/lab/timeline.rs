@@ -44,11 +44,19 @@ pub(super) struct Timeline {
 impl Timeline {
     pub(super) fn start(client: Client) -> Self {
         let coloured = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        Self { client, started: Instant::now(), coloured }
+        Self {
+            client,
+            started: Instant::now(),
+            coloured,
+        }
     }
 
     /// Prints changes until every tenant and claim is as wished; within the limit, if there is one.
-    pub(super) async fn follow(&self, sources: &Sources<'_>, limit: Option<Duration>) -> anyhow::Result<ExitCode> {
+    pub(super) async fn follow(
+        &self,
+        sources: &Sources<'_>,
+        limit: Option<Duration>,
+    ) -> anyhow::Result<ExitCode> {
         say("\nTime after apply | What happened");
         say("-----------------|----------------------------------------------------------------------");
         let mut said = Picture::new();
@@ -59,10 +67,15 @@ impl Timeline {
             let begin = Instant::now();
             let Look { picture, waits, few } = self.look(sources).await?;
             let elapsed = self.started.elapsed();
-            let mut news: Vec<(&Subject, &Line)> =
-                picture.iter().filter(|(subject, line)| said.get(*subject) != Some(*line)).collect();
+            let mut news: Vec<(&Subject, &Line)> = picture
+                .iter()
+                .filter(|(subject, line)| said.get(*subject) != Some(*line))
+                .collect();
             news.sort_by_key(|(subject, line)| (line.rank, (*subject).clone()));
-            let gone: Vec<_> = said.iter().filter(|(subject, _)| !picture.contains_key(*subject)).collect();
+            let gone: Vec<_> = said
+                .iter()
+                .filter(|(subject, _)| !picture.contains_key(*subject))
+                .collect();
             if !news.is_empty() || !gone.is_empty() {
                 (moved, told) = (Instant::now(), false);
             }
@@ -97,7 +110,10 @@ impl Timeline {
 
     fn summary(&self, milestones: &Milestones, at_once: bool) {
         if at_once {
-            say(&format!("{} | everything is Available already", stamp(self.started.elapsed())));
+            say(&format!(
+                "{} | everything is Available already",
+                stamp(self.started.elapsed())
+            ));
             return;
         }
         say("\nTime after apply | Milestone");
@@ -115,8 +131,17 @@ impl Timeline {
             Mood::Plain => "0",
         };
         let pad = " ".repeat(13_usize.saturating_sub(state.len()));
-        let shown = if self.coloured { format!("\u{1b}[{colour}m{state}\u{1b}[0m{pad}") } else { format!("{state}{pad}") };
-        let text = format!("{} | {:<6} {:<16} {shown} {detail}", stamp(self.started.elapsed()), kind.word(), line.name);
+        let shown = if self.coloured {
+            format!("\u{1b}[{colour}m{state}\u{1b}[0m{pad}")
+        } else {
+            format!("{state}{pad}")
+        };
+        let text = format!(
+            "{} | {:<6} {:<16} {shown} {detail}",
+            stamp(self.started.elapsed()),
+            kind.word(),
+            line.name
+        );
         say(text.trim_end());
     }
 
@@ -124,12 +149,20 @@ impl Timeline {
         let mut picture = Picture::new();
         let mut waits = Vec::new();
         let all = ListParams::default();
-        for tenant in Api::<api::VirtualClusterInstance>::all(self.client.clone()).list(&all).await?.items {
+        for tenant in Api::<api::VirtualClusterInstance>::all(self.client.clone())
+            .list(&all)
+            .await?
+            .items
+        {
             let (subject, line, wait) = picture::tenant(&tenant);
             picture.insert(subject, line);
             waits.extend(wait);
         }
-        for claim in Api::<api::NodeClaim>::all(self.client.clone()).list(&all).await?.items {
+        for claim in Api::<api::NodeClaim>::all(self.client.clone())
+            .list(&all)
+            .await?
+            .items
+        {
             let (subject, line, wait) = picture::claim(&claim);
             picture.insert(subject, line);
             waits.extend(wait);
@@ -138,13 +171,18 @@ impl Timeline {
         let hosts: Api<DynamicObject> = Api::all_with(self.client.clone(), &hosts);
         let hosts = hosts.list(&all).await.context("hosts cannot be listed")?.items;
         let few = hosts.len() <= FEW;
-        for host in hosts.iter().filter(|host| few || picture::consumer(host).is_some()) {
+        for host in hosts
+            .iter()
+            .filter(|host| few || picture::consumer(host).is_some())
+        {
             let (subject, line) = picture::host(host);
             picture.insert(subject, line);
         }
         for cluster in (sources.clusters)() {
             // A cluster that is being removed answers nothing.
-            let Ok(nodes) = Api::<Node>::all((sources.tenant)(&cluster)).list(&all).await else { continue };
+            let Ok(nodes) = Api::<Node>::all((sources.tenant)(&cluster)).list(&all).await else {
+                continue;
+            };
             picture.extend(nodes.iter().map(|node| picture::node(&cluster, node)));
         }
         Ok(Look { picture, waits, few })

@@ -12,7 +12,9 @@ pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-config
 pub(super) fn text(object: &mut Value) -> anyhow::Result<String> {
     let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
     let metadata = metadata.ok_or_else(|| anyhow::anyhow!("metadata is no mapping"))?;
-    let annotations = metadata.entry("annotations").or_insert_with(|| Value::Object(Map::new()));
+    let annotations = metadata
+        .entry("annotations")
+        .or_insert_with(|| Value::Object(Map::new()));
     match annotations {
         Value::Object(annotations) => drop(annotations.remove(LAST_APPLIED)),
         Value::Null => *annotations = Value::Object(Map::new()),
@@ -20,8 +22,14 @@ pub(super) fn text(object: &mut Value) -> anyhow::Result<String> {
     }
     // Go's encoder writes these letters so, and ends with a new line.
     let text = serde_json::to_string(&sorted(object))?;
-    let text = text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
-    Ok(format!("{}\n", text.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")))
+    let text = text
+        .replace('<', "\\u003c")
+        .replace('>', "\\u003e")
+        .replace('&', "\\u0026");
+    Ok(format!(
+        "{}\n",
+        text.replace('\u{2028}', "\\u2028").replace('\u{2029}', "\\u2029")
+    ))
 }
 
 fn sorted(value: &Value) -> Value {
@@ -29,7 +37,11 @@ fn sorted(value: &Value) -> Value {
         Value::Object(fields) => {
             let mut keys: Vec<&String> = fields.keys().collect();
             keys.sort();
-            Value::Object(keys.into_iter().map(|key| (key.clone(), sorted(&fields[key]))).collect())
+            Value::Object(
+                keys.into_iter()
+                    .map(|key| (key.clone(), sorted(&fields[key])))
+                    .collect(),
+            )
         }
         Value::Array(items) => Value::Array(items.iter().map(sorted).collect()),
         other => other.clone(),
@@ -70,11 +82,15 @@ mod tests {
 
     #[test]
     fn only_what_changed_in_the_file_is_sent() {
-        let known = json!({"spec": {"online": false, "bmc": {"address": "a", "old": 1}}, "metadata": {"name": "h"}});
+        let known =
+            json!({"spec": {"online": false, "bmc": {"address": "a", "old": 1}}, "metadata": {"name": "h"}});
         assert_eq!(changes(&known, &known), None);
         let mut wanted = known.clone();
         wanted["spec"]["bmc"] = json!({"address": "b"});
-        assert_eq!(changes(&known, &wanted), Some(json!({"spec": {"bmc": {"address": "b", "old": null}}})));
+        assert_eq!(
+            changes(&known, &wanted),
+            Some(json!({"spec": {"bmc": {"address": "b", "old": null}}}))
+        );
     }
 
     #[test]

@@ -21,12 +21,23 @@ impl Milestones {
     pub(super) fn rows(&self, now: Duration) -> Vec<(Duration, String)> {
         let mut rows = Vec::new();
         let moments = |kind: Kind, state: &str| -> Vec<(&Subject, Duration)> {
-            let all = self.0.iter().filter(|((subject, known), _)| subject.kind == kind && known == state);
+            let all = self
+                .0
+                .iter()
+                .filter(|((subject, known), _)| subject.kind == kind && known == state);
             all.map(|((subject, _), at)| (subject, *at)).collect()
         };
-        let name = |subject: &Subject| subject.key.rsplit_once('/').map_or_else(|| subject.key.clone(), |(_, name)| name.to_owned());
+        let name = |subject: &Subject| {
+            subject
+                .key
+                .rsplit_once('/')
+                .map_or_else(|| subject.key.clone(), |(_, name)| name.to_owned())
+        };
         for (subject, at) in moments(Kind::Tenant, "Ready") {
-            rows.push((at, format!("control plane of {} is Ready, before any node", name(subject))));
+            rows.push((
+                at,
+                format!("control plane of {} is Ready, before any node", name(subject)),
+            ));
         }
         for (kind, state, what) in [
             (Kind::Claim, "seen", "NodeClaims created"),
@@ -35,7 +46,11 @@ impl Milestones {
         ] {
             let all = moments(kind, state);
             if let Some(last) = all.iter().map(|(_, at)| *at).max() {
-                let what = if all.len() == 1 { what.replacen("s ", " ", 1) } else { what.to_owned() };
+                let what = if all.len() == 1 {
+                    what.replacen("s ", " ", 1)
+                } else {
+                    what.to_owned()
+                };
                 rows.push((last, format!("{} {what}", all.len())));
             }
         }
@@ -64,14 +79,25 @@ mod tests {
                 mood: Mood::Plain,
                 rank: 0,
             };
-            milestones.note(&Subject { kind, key: key.to_owned() }, &line, Duration::from_secs(seconds));
+            milestones.note(
+                &Subject {
+                    kind,
+                    key: key.to_owned(),
+                },
+                &line,
+                Duration::from_secs(seconds),
+            );
         };
         see(Kind::Tenant, "p-default/one", "Ready", 1);
         see(Kind::Host, "default/a", "provisioned", 4);
         see(Kind::Host, "default/b", "provisioned", 6);
         see(Kind::Host, "default/b", "provisioned", 9);
         see(Kind::Node, "one-1/a", "Ready", 7);
-        let rows: Vec<_> = milestones.rows(Duration::from_secs(10)).into_iter().map(|(at, text)| (at.as_secs(), text)).collect();
+        let rows: Vec<_> = milestones
+            .rows(Duration::from_secs(10))
+            .into_iter()
+            .map(|(at, text)| (at.as_secs(), text))
+            .collect();
         let want = [
             (1, "control plane of one is Ready, before any node"),
             (6, "2 servers provisioned"),

@@ -65,7 +65,10 @@ impl Kind {
 }
 
 fn subject(kind: Kind, object: &impl ResourceExt) -> Subject {
-    Subject { kind, key: format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any()) }
+    Subject {
+        kind,
+        key: format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any()),
+    }
 }
 
 /// A tenant, and why it is not finished, if it is not.
@@ -81,7 +84,11 @@ pub(super) fn tenant(tenant: &api::VirtualClusterInstance) -> (Subject, Line, Op
         .clone()
         .or_else(|| nodes.and_then(|nodes| nodes.message.clone()))
         .unwrap_or_else(|| "not looked at yet".to_owned());
-    let reason = status.reason.clone().or_else(|| nodes.and_then(|nodes| nodes.reason.clone())).unwrap_or_default();
+    let reason = status
+        .reason
+        .clone()
+        .or_else(|| nodes.and_then(|nodes| nodes.reason.clone()))
+        .unwrap_or_default();
     let (state, detail, mood, rank) = if tenant.metadata.deletion_timestamp.is_some() {
         ("leaving", message.clone(), Mood::Moving, 1)
     } else if failed {
@@ -91,15 +98,30 @@ pub(super) fn tenant(tenant: &api::VirtualClusterInstance) -> (Subject, Line, Op
     } else if is("VirtualClusterReady") {
         ("Ready", "its control plane answers".to_owned(), Mood::Good, 1)
     } else if is("VirtualClusterDeployed") {
-        ("starting", "its control plane is coming up".to_owned(), Mood::Moving, 0)
+        (
+            "starting",
+            "its control plane is coming up".to_owned(),
+            Mood::Moving,
+            0,
+        )
     } else {
         ("new", String::new(), Mood::Plain, 0)
     };
     let wait = (state != "complete").then(|| {
-        let message = if seen { message } else { "its last change was not looked at yet".to_owned() };
+        let message = if seen {
+            message
+        } else {
+            "its last change was not looked at yet".to_owned()
+        };
         format!("tenant {name}: {}", because(&reason, &message))
     });
-    let line = Line { name, state: state.to_owned(), detail, mood, rank };
+    let line = Line {
+        name,
+        state: state.to_owned(),
+        detail,
+        mood,
+        rank,
+    };
     (subject(Kind::Tenant, tenant), line, wait)
 }
 
@@ -112,15 +134,24 @@ pub(super) fn claim(claim: &api::NodeClaim) -> (Subject, Line, Option<String>) {
         Some(object) => format!("{} on {}", machine.type_ref, object.name),
         None => machine.type_ref.clone(),
     });
-    let pool = claim.labels().get(names::POOL).map(|pool| format!("for pool {pool}"));
-    let (reason, message) = (status.reason.clone().unwrap_or_default(), status.message.clone().unwrap_or_default());
+    let pool = claim
+        .labels()
+        .get(names::POOL)
+        .map(|pool| format!("for pool {pool}"));
+    let (reason, message) = (
+        status.reason.clone().unwrap_or_default(),
+        status.message.clone().unwrap_or_default(),
+    );
     let trouble = status.conditions.iter().find(|condition| {
         condition.status == "False" && matches!(condition.severity.as_deref(), Some("Error"))
     });
     let (state, detail, mood, rank) = if claim.metadata.deletion_timestamp.is_some() {
         ("releasing".to_owned(), place.unwrap_or_default(), Mood::Moving, 2)
     } else if let Some(trouble) = trouble {
-        let text = because(trouble.reason.as_deref().unwrap_or_default(), trouble.message.as_deref().unwrap_or_default());
+        let text = because(
+            trouble.reason.as_deref().unwrap_or_default(),
+            trouble.message.as_deref().unwrap_or_default(),
+        );
         (phase.clone(), text, Mood::Bad, 4)
     } else if phase == "Available" {
         (phase.clone(), place.unwrap_or_default(), Mood::Good, 9)
@@ -134,44 +165,96 @@ pub(super) fn claim(claim: &api::NodeClaim) -> (Subject, Line, Option<String>) {
         (phase.clone(), because(&reason, first), Mood::Moving, 2)
     };
     let wait = (phase != "Available").then(|| format!("claim {name}: {}", because(&reason, &message)));
-    (subject(Kind::Claim, claim), Line { name, state, detail, mood, rank }, wait)
+    (
+        subject(Kind::Claim, claim),
+        Line {
+            name,
+            state,
+            detail,
+            mood,
+            rank,
+        },
+        wait,
+    )
 }
 
 /// A host in the data centre.
 pub(super) fn host(host: &DynamicObject) -> (Subject, Line) {
-    let state = match host.data.pointer("/status/provisioning/state").and_then(Value::as_str) {
+    let state = match host
+        .data
+        .pointer("/status/provisioning/state")
+        .and_then(Value::as_str)
+    {
         Some("") | None => "registering",
         Some(state) => state,
     };
-    let error = host.data.pointer("/status/errorMessage").and_then(Value::as_str).unwrap_or_default();
-    let consumer = consumer(host).map(|name| format!("for {name}")).unwrap_or_default();
+    let error = host
+        .data
+        .pointer("/status/errorMessage")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let consumer = consumer(host)
+        .map(|name| format!("for {name}"))
+        .unwrap_or_default();
     let (mood, rank) = match state {
         "available" => (Mood::Plain, 3),
         "provisioned" => (Mood::Good, 6),
         "provisioning" => (Mood::Moving, 5),
         _ => (Mood::Moving, 0),
     };
-    let (detail, mood) =
-        if error.is_empty() { (consumer, mood) } else { (error.chars().take(100).collect(), Mood::Bad) };
-    let line = Line { name: host.name_any(), state: state.to_owned(), detail, mood, rank };
+    let (detail, mood) = if error.is_empty() {
+        (consumer, mood)
+    } else {
+        (error.chars().take(100).collect(), Mood::Bad)
+    };
+    let line = Line {
+        name: host.name_any(),
+        state: state.to_owned(),
+        detail,
+        mood,
+        rank,
+    };
     (subject(Kind::Host, host), line)
 }
 
 /// Name of whoever has a host.
 pub(super) fn consumer(host: &DynamicObject) -> Option<&str> {
-    host.data.pointer("/spec/consumerRef/name").and_then(Value::as_str)
+    host.data
+        .pointer("/spec/consumerRef/name")
+        .and_then(Value::as_str)
 }
 
 /// A node of the tenant whose logical cluster this is.
 pub(super) fn node(cluster: &str, node: &Node) -> (Subject, Line) {
-    let ready = node.status.as_ref().and_then(|status| status.conditions.as_ref()).is_some_and(|all| {
-        all.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    });
-    let (state, mood, rank) = if ready { ("Ready", Mood::Good, 8) } else { ("NotReady", Mood::Moving, 7) };
+    let ready = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref())
+        .is_some_and(|all| {
+            all.iter()
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        });
+    let (state, mood, rank) = if ready {
+        ("Ready", Mood::Good, 8)
+    } else {
+        ("NotReady", Mood::Moving, 7)
+    };
     let tenant = cluster.rsplit_once('-').map_or(cluster, |(tenant, _)| tenant);
     let detail = format!("in {tenant}");
-    let line = Line { name: node.name_any(), state: state.to_owned(), detail, mood, rank };
-    (Subject { kind: Kind::Node, key: format!("{cluster}/{}", node.name_any()) }, line)
+    let line = Line {
+        name: node.name_any(),
+        state: state.to_owned(),
+        detail,
+        mood,
+        rank,
+    };
+    (
+        Subject {
+            kind: Kind::Node,
+            key: format!("{cluster}/{}", node.name_any()),
+        },
+        line,
+    )
 }
 
 fn because(reason: &str, message: &str) -> String {
@@ -202,9 +285,17 @@ mod tests {
         let at = |reason: &str| {
             let machine = json!({"typeRef": "metal3.gpu-server", "uid": "1", "ref":
                 {"apiVersion": "metal3.io/v1alpha1", "kind": "BareMetalHost", "namespace": "default", "name": "bare-metal-2"}});
-            claim(&read_claim(&json!({"phase": "Pending", "reason": reason, "machine": machine}), &spec)).1
+            claim(&read_claim(
+                &json!({"phase": "Pending", "reason": reason, "machine": machine}),
+                &spec,
+            ))
+            .1
         };
-        assert_eq!(at("Preparing"), at("PoweringOn"), "no new line for what is not news");
+        assert_eq!(
+            at("Preparing"),
+            at("PoweringOn"),
+            "no new line for what is not news"
+        );
         assert_eq!(at("Preparing").detail, "metal3.gpu-server on bare-metal-2");
     }
 
@@ -213,7 +304,10 @@ mod tests {
         let status = json!({"phase": "Pending", "reason": "MachinesPreparing", "message": "none is free yet; one is on its way"});
         let (_, line, wait) = claim(&read_claim(&status, &json!({"providerRef": "metal3"})));
         assert_eq!(line.detail, "MachinesPreparing: none is free yet");
-        assert_eq!(wait.unwrap(), "claim one-abcde: MachinesPreparing: none is free yet; one is on its way");
+        assert_eq!(
+            wait.unwrap(),
+            "claim one-abcde: MachinesPreparing: none is free yet; one is on its way"
+        );
     }
 
     #[test]

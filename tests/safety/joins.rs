@@ -53,6 +53,9 @@ impl Asked {
     }
 }
 
+/// Makes of the name of one's own node what is asked for.
+type Ask = Box<dyn Fn(&str) -> Asked>;
+
 /// The cluster of tenant `one`.
 fn cluster(world: &World) -> String {
     world.server.clusters().into_iter().find(|name| name.starts_with("one-")).unwrap()
@@ -125,7 +128,7 @@ async fn a_stolen_token_joins_its_own_node_once_and_nothing_else() {
     let world = World::with(lab).await;
     stage::plug(&world, &fixtures().join("driver-hostile.wasm"), "driver-hostile", &stage::grant(&["racks".to_owned()]));
     stage::apply(&world, &stage::namespace("racks")).await;
-    let attacks: Vec<(&str, &str, Box<dyn Fn(&str) -> Asked>)> = vec![
+    let attacks: Vec<(&str, &str, Ask)> = vec![
         ("neighbour", "NameRefused", Box::new(|_| Asked::node("rack-99"))),
         ("masters", "OrganizationRefused", Box::new(|node| Asked { organizations: &["system:masters"], ..Asked::node(node) })),
         ("both", "OrganizationRefused", Box::new(|node| Asked { organizations: &["system:nodes", "system:masters"], ..Asked::node(node) })),

@@ -14,9 +14,11 @@ const IMPORTS: [&str; 2] = ["hostler:plugin/log@0.1.0", "hostler:plugin/types@0.
 /// Sources of all components, each with where it is built to.
 fn guests() -> Vec<(PathBuf, PathBuf)> {
     let mut found = Vec::new();
-    for (folder, built) in
-        [("plugins", components()), ("policies", components()), ("tests/guests", fixtures())]
-    {
+    for (folder, built) in [
+        ("plugins", components()),
+        ("policies", components()),
+        ("tests/guests", fixtures()),
+    ] {
         for entry in std::fs::read_dir(root().join(folder)).unwrap().flatten() {
             let source = entry.path();
             if source.join("plugin.toml").exists() {
@@ -42,7 +44,11 @@ async fn broken(component: &Path, cases: &[Case]) -> Vec<String> {
             Ok(answer) => differences(&case.expectation, &answer),
             Err(error) => vec![error.to_string()],
         };
-        broken.extend(found.into_iter().map(|what| format!("{name}, {}: {}: {what}", case.file, case.name)));
+        broken.extend(
+            found
+                .into_iter()
+                .map(|what| format!("{name}, {}: {}: {what}", case.file, case.name)),
+        );
     }
     broken
 }
@@ -76,14 +82,22 @@ async fn the_cases_of_every_component_hold_through_it() {
 async fn a_published_component_loads_and_answers_for_ever() {
     let mut worlds = Vec::new();
     let mut wrong = Vec::new();
-    for version in std::fs::read_dir(root().join("tests/components")).unwrap().flatten() {
+    for version in std::fs::read_dir(root().join("tests/components"))
+        .unwrap()
+        .flatten()
+    {
         for entry in std::fs::read_dir(version.path()).unwrap().flatten() {
             let component = entry.path();
             if component.extension().is_none_or(|end| end != "wasm") {
                 continue;
             }
             let facts = inspect(&component).unwrap();
-            assert_eq!(facts.version.as_deref(), version.file_name().to_str(), "{}", component.display());
+            assert_eq!(
+                facts.version.as_deref(),
+                version.file_name().to_str(),
+                "{}",
+                component.display()
+            );
             let cases = read(&component.with_extension("")).unwrap();
             assert!(!cases.is_empty(), "{} has no case", component.display());
             wrong.extend(broken(&component, &cases).await);
@@ -91,6 +105,13 @@ async fn a_published_component_loads_and_answers_for_ever() {
         }
     }
     worlds.sort();
-    assert_eq!(worlds, ["machine-driver@0.1.0", "profile-resolver@0.1.0", "review-policy@0.1.0"]);
+    assert_eq!(
+        worlds,
+        [
+            "machine-driver@0.1.0",
+            "profile-resolver@0.1.0",
+            "review-policy@0.1.0"
+        ]
+    );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -40,7 +40,9 @@ impl Asked {
         let mut params = CertificateParams::new(alternatives).unwrap();
         params.distinguished_name = DistinguishedName::new();
         for organization in self.organizations {
-            params.distinguished_name.push(DnType::OrganizationName, *organization);
+            params
+                .distinguished_name
+                .push(DnType::OrganizationName, *organization);
         }
         params.distinguished_name.push(DnType::CommonName, &self.cn);
         let pem = params.serialize_request(&key).unwrap().pem().unwrap();
@@ -58,7 +60,12 @@ type Ask = Box<dyn Fn(&str) -> Asked>;
 
 /// The cluster of tenant `one`.
 fn cluster(world: &World) -> String {
-    world.server.clusters().into_iter().find(|name| name.starts_with("one-")).unwrap()
+    world
+        .server
+        .clusters()
+        .into_iter()
+        .find(|name| name.starts_with("one-"))
+        .unwrap()
 }
 
 /// A client over the socket, as an outsider has it.
@@ -66,7 +73,9 @@ async fn outside(world: &World, cluster: &str, proof: Proof<'_>) -> Client {
     let url = world.server.url(cluster, &world.base);
     let text = kubeconfig(cluster, "me", &url, world.server.ca_pem(), proof);
     let read = Kubeconfig::from_yaml(&text).unwrap();
-    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.unwrap();
+    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+        .await
+        .unwrap();
     Client::try_from(config).unwrap()
 }
 
@@ -74,17 +83,29 @@ async fn outside(world: &World, cluster: &str, proof: Proof<'_>) -> Client {
 async fn stolen(world: &World, claim: &str) -> String {
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "racks");
     eventually(&format!("boot data of {claim}"), || async {
-        let claim = stage::read(world, "NodeClaim", Some("p-default"), claim).await.unwrap();
+        let claim = stage::read(world, "NodeClaim", Some("p-default"), claim)
+            .await
+            .unwrap();
         let told = stage::condition(&claim, "Provisioned").unwrap_or_default();
         if told.status != "True" {
             return Err(format!("{told:?}"));
         }
-        let named = format!("hostler.dev/claim={}", claim["metadata"]["name"].as_str().unwrap());
-        let found = secrets.list(&ListParams::default().labels(&named)).await.map_err(|error| error.to_string())?;
+        let named = format!(
+            "hostler.dev/claim={}",
+            claim["metadata"]["name"].as_str().unwrap()
+        );
+        let found = secrets
+            .list(&ListParams::default().labels(&named))
+            .await
+            .map_err(|error| error.to_string())?;
         let secret = found.items.into_iter().next().ok_or("no boot Secret")?;
         let data = String::from_utf8(secret.data.unwrap()["userData"].0.clone()).unwrap();
         let after = data.split("token: ").nth(1).ok_or("no token in it")?;
-        Ok(after.chars().filter(|c| !matches!(c, '"' | '\'')).take(23).collect())
+        Ok(after
+            .chars()
+            .filter(|c| !matches!(c, '"' | '\''))
+            .take(23)
+            .collect())
     })
     .await
 }
@@ -126,16 +147,63 @@ async fn a_stolen_token_joins_its_own_node_once_and_nothing_else() {
     // The attacker is first: the servers themselves never get as far as their boot data.
     lab.times.boot = Duration::from_secs(36_000);
     let world = World::with(lab).await;
-    stage::plug(&world, &fixtures().join("driver-hostile.wasm"), "driver-hostile", &stage::grant(&["racks".to_owned()]));
+    stage::plug(
+        &world,
+        &fixtures().join("driver-hostile.wasm"),
+        "driver-hostile",
+        &stage::grant(&["racks".to_owned()]),
+    );
     stage::apply(&world, &stage::namespace("racks")).await;
     let attacks: Vec<(&str, &str, Ask)> = vec![
         ("neighbour", "NameRefused", Box::new(|_| Asked::node("rack-99"))),
-        ("masters", "OrganizationRefused", Box::new(|node| Asked { organizations: &["system:masters"], ..Asked::node(node) })),
-        ("both", "OrganizationRefused", Box::new(|node| Asked { organizations: &["system:nodes", "system:masters"], ..Asked::node(node) })),
-        ("server", "UsageRefused", Box::new(|node| Asked { usages: &["digital signature", "server auth"], ..Asked::node(node) })),
-        ("more", "UsageRefused", Box::new(|node| Asked { usages: &["digital signature", "client auth", "cert sign"], ..Asked::node(node) })),
-        ("names", "AlternativeNamesRefused", Box::new(|node| Asked { alternatives: &["kubernetes.default"], ..Asked::node(node) })),
-        ("admin", "NameRefused", Box::new(|_| Asked { cn: "kubernetes-admin".to_owned(), ..Asked::node("") })),
+        (
+            "masters",
+            "OrganizationRefused",
+            Box::new(|node| Asked {
+                organizations: &["system:masters"],
+                ..Asked::node(node)
+            }),
+        ),
+        (
+            "both",
+            "OrganizationRefused",
+            Box::new(|node| Asked {
+                organizations: &["system:nodes", "system:masters"],
+                ..Asked::node(node)
+            }),
+        ),
+        (
+            "server",
+            "UsageRefused",
+            Box::new(|node| Asked {
+                usages: &["digital signature", "server auth"],
+                ..Asked::node(node)
+            }),
+        ),
+        (
+            "more",
+            "UsageRefused",
+            Box::new(|node| Asked {
+                usages: &["digital signature", "client auth", "cert sign"],
+                ..Asked::node(node)
+            }),
+        ),
+        (
+            "names",
+            "AlternativeNamesRefused",
+            Box::new(|node| Asked {
+                alternatives: &["kubernetes.default"],
+                ..Asked::node(node)
+            }),
+        ),
+        (
+            "admin",
+            "NameRefused",
+            Box::new(|_| Asked {
+                cn: "kubernetes-admin".to_owned(),
+                ..Asked::node("")
+            }),
+        ),
     ];
     for number in 0..=attacks.len() {
         for object in stage::host("racks", &format!("rack-{number}"), number) {
@@ -147,9 +215,18 @@ async fn a_stolen_token_joins_its_own_node_once_and_nothing_else() {
     stage::project(&world, "other").await;
     stage::apply(&world, &stage::tenant("default", "one", stage::PRIVATE)).await;
     stage::apply(&world, &stage::tenant("other", "two", stage::PRIVATE)).await;
-    stage::until_true(&world, ("VirtualClusterInstance", Some("p-other"), "two"), "VirtualClusterReady").await;
+    stage::until_true(
+        &world,
+        ("VirtualClusterInstance", Some("p-other"), "two"),
+        "VirtualClusterReady",
+    )
+    .await;
     stage::until_free(&world, "racks", attacks.len() + 1).await;
-    stage::apply(&world, &stage::provider("yard", "hostile", &json!({"namespace": "racks"}))).await;
+    stage::apply(
+        &world,
+        &stage::provider("yard", "hostile", &json!({"namespace": "racks"})),
+    )
+    .await;
     stage::apply(&world, &stage::claim("default", "good", "one", "yard")).await;
     for (name, ..) in &attacks {
         stage::apply(&world, &stage::claim("default", name, "one", "yard")).await;
@@ -160,25 +237,41 @@ async fn a_stolen_token_joins_its_own_node_once_and_nothing_else() {
     for (name, reason, ask) in &attacks {
         let token = stolen(&world, name).await;
         let thief = outside(&world, &own, Proof::Token(&token)).await;
-        let node = stage::read(&world, "NodeClaim", Some("p-default"), name).await.unwrap()["status"]["nodeName"].clone();
+        let node = stage::read(&world, "NodeClaim", Some("p-default"), name)
+            .await
+            .unwrap()["status"]["nodeName"]
+            .clone();
         let requests: Api<CertificateSigningRequest> = Api::all(thief.clone());
         let (request, _) = ask(node.as_str().unwrap()).request(name);
         let made = requests.create(&PostParams::default(), &request).await.unwrap();
         // The API server says who asks, not the request.
-        assert_eq!(made.spec.username, Some(format!("system:bootstrap:{}", &token[..6])));
+        assert_eq!(
+            made.spec.username,
+            Some(format!("system:bootstrap:{}", &token[..6]))
+        );
         let verdict = decided(&administrator, name).await;
         assert_eq!(verdict, ("Denied".to_owned(), (*reason).to_owned()), "{name}");
         until_token_is_gone(&administrator, &token).await;
         stage::until_event(&world, name, reason).await;
-        assert_eq!(code(requests.get(name).await), 401, "{name}: the token still opens something");
-        let request = Api::<CertificateSigningRequest>::all(administrator.clone()).get(name).await.unwrap();
+        assert_eq!(
+            code(requests.get(name).await),
+            401,
+            "{name}: the token still opens something"
+        );
+        let request = Api::<CertificateSigningRequest>::all(administrator.clone())
+            .get(name)
+            .await
+            .unwrap();
         assert!(request.status.unwrap().certificate.is_none(), "{name} was signed");
     }
 
     let token = stolen(&world, "good").await;
     let thief = outside(&world, &own, Proof::Token(&token)).await;
     a_token_opens_nothing_but_its_request(&world, &thief, &token).await;
-    let node = stage::read(&world, "NodeClaim", Some("p-default"), "good").await.unwrap()["status"]["nodeName"].clone();
+    let node = stage::read(&world, "NodeClaim", Some("p-default"), "good")
+        .await
+        .unwrap()["status"]["nodeName"]
+        .clone();
     let node = node.as_str().unwrap();
     let requests: Api<CertificateSigningRequest> = Api::all(thief.clone());
     let (request, key) = Asked::node(node).request("good-1");
@@ -186,13 +279,19 @@ async fn a_stolen_token_joins_its_own_node_once_and_nothing_else() {
     assert_eq!(decided(&administrator, "good-1").await.0, "Approved");
     let (second, _) = Asked::node(node).request("good-2");
     requests.create(&PostParams::default(), &second).await.unwrap();
-    assert_eq!(decided(&administrator, "good-2").await, ("Denied".to_owned(), "TokenUsed".to_owned()));
+    assert_eq!(
+        decided(&administrator, "good-2").await,
+        ("Denied".to_owned(), "TokenUsed".to_owned())
+    );
     until_token_is_gone(&administrator, &token).await;
 
     let signed: Api<CertificateSigningRequest> = Api::all(administrator.clone());
     let certificate = eventually("the certificate", || async {
         let request = signed.get("good-1").await.map_err(|error| error.to_string())?;
-        let bytes = request.status.and_then(|status| status.certificate).ok_or("none yet")?;
+        let bytes = request
+            .status
+            .and_then(|status| status.certificate)
+            .ok_or("none yet")?;
         Ok(String::from_utf8(bytes.0).unwrap())
     })
     .await;
@@ -202,21 +301,68 @@ async fn a_stolen_token_joins_its_own_node_once_and_nothing_else() {
 
 async fn a_token_opens_nothing_but_its_request(world: &World, thief: &Client, token: &str) {
     let everything = ListParams::default();
-    assert_eq!(code(Api::<Secret>::all(thief.clone()).list(&everything).await), 403);
+    assert_eq!(
+        code(Api::<Secret>::all(thief.clone()).list(&everything).await),
+        403
+    );
     assert_eq!(code(Api::<Node>::all(thief.clone()).list(&everything).await), 403);
-    assert_eq!(code(Api::<CertificateSigningRequest>::all(thief.clone()).list(&everything).await), 403);
-    assert_eq!(code(Api::<CertificateSigningRequest>::all(thief.clone()).get("masters").await), 403);
+    assert_eq!(
+        code(
+            Api::<CertificateSigningRequest>::all(thief.clone())
+                .list(&everything)
+                .await
+        ),
+        403
+    );
+    assert_eq!(
+        code(
+            Api::<CertificateSigningRequest>::all(thief.clone())
+                .get("masters")
+                .await
+        ),
+        403
+    );
     let secret = format!("bootstrap-token-{}", &token[..6]);
-    assert_eq!(code(Api::<Secret>::namespaced(thief.clone(), "kube-system").get(&secret).await), 403);
+    assert_eq!(
+        code(
+            Api::<Secret>::namespaced(thief.clone(), "kube-system")
+                .get(&secret)
+                .await
+        ),
+        403
+    );
     let node: Node = serde_json::from_value(json!({"metadata": {"name": "rack-99"}})).unwrap();
-    assert_eq!(code(Api::all(thief.clone()).create(&PostParams::default(), &node).await), 403);
+    assert_eq!(
+        code(
+            Api::all(thief.clone())
+                .create(&PostParams::default(), &node)
+                .await
+        ),
+        403
+    );
     let approve = json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "Me"}]}});
     let requests: Api<CertificateSigningRequest> = Api::all(thief.clone());
-    assert_eq!(code(requests.patch_approval("masters", &PatchParams::default(), &Patch::Merge(&approve)).await), 403);
+    assert_eq!(
+        code(
+            requests
+                .patch_approval("masters", &PatchParams::default(), &Patch::Merge(&approve))
+                .await
+        ),
+        403
+    );
     // Nor anywhere else: not on the platform, not at another tenant's.
-    for elsewhere in world.server.clusters().into_iter().filter(|name| !name.starts_with("one-")) {
+    for elsewhere in world
+        .server
+        .clusters()
+        .into_iter()
+        .filter(|name| !name.starts_with("one-"))
+    {
         let client = outside(world, &elsewhere, Proof::Token(token)).await;
-        assert_eq!(code(Api::<Secret>::all(client).list(&everything).await), 401, "{elsewhere}");
+        assert_eq!(
+            code(Api::<Secret>::all(client).list(&everything).await),
+            401,
+            "{elsewhere}"
+        );
     }
 }
 
@@ -229,14 +375,42 @@ async fn a_node_reaches_itself_alone(world: &World, own: &str, name: &str, issue
     };
     let create = async |node: Node| nodes.create(&PostParams::default(), &node).await;
     assert_eq!(code(create(node("rack-99", json!({}))).await), 403);
-    assert_eq!(code(create(node(name, json!({"node-restriction.kubernetes.io/node-profile": "gold"}))).await), 403);
-    create(node(name, json!({"kubernetes.io/hostname": name}))).await.unwrap();
+    assert_eq!(
+        code(
+            create(node(
+                name,
+                json!({"node-restriction.kubernetes.io/node-profile": "gold"})
+            ))
+            .await
+        ),
+        403
+    );
+    create(node(name, json!({"kubernetes.io/hostname": name})))
+        .await
+        .unwrap();
     let promote = json!({"metadata": {"labels": {"node-restriction.kubernetes.io/node-profile": "gold"}}});
-    assert_eq!(code(nodes.patch(name, &PatchParams::default(), &Patch::Merge(&promote)).await), 403);
+    assert_eq!(
+        code(
+            nodes
+                .patch(name, &PatchParams::default(), &Patch::Merge(&promote))
+                .await
+        ),
+        403
+    );
     let untaint = json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}});
-    assert_eq!(code(nodes.patch(name, &PatchParams::default(), &Patch::Merge(&untaint)).await), 403);
+    assert_eq!(
+        code(
+            nodes
+                .patch(name, &PatchParams::default(), &Patch::Merge(&untaint))
+                .await
+        ),
+        403
+    );
     assert_eq!(code(nodes.list(&everything).await), 403);
-    assert_eq!(code(Api::<Secret>::all(client.clone()).list(&everything).await), 403);
+    assert_eq!(
+        code(Api::<Secret>::all(client.clone()).list(&everything).await),
+        403
+    );
     let lease = json!({"metadata": {"name": "rack-99", "namespace": "kube-node-lease"}, "spec": {"holderIdentity": "rack-99"}});
     let lease: Lease = serde_json::from_value(lease).unwrap();
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
@@ -251,15 +425,28 @@ async fn a_node_reaches_itself_alone(world: &World, own: &str, name: &str, issue
     }
     for elsewhere in world.server.clusters().into_iter().filter(|name| name != own) {
         let client = outside(world, &elsewhere, Proof::Certificate(issued)).await;
-        assert_eq!(code(Api::<Node>::all(client).list(&everything).await), 401, "{elsewhere}");
+        assert_eq!(
+            code(Api::<Node>::all(client).list(&everything).await),
+            401,
+            "{elsewhere}"
+        );
     }
     // The same for whoever may do everything at one tenant's.
     let text = std::fs::read_to_string(world.folder.path().join("tenants/default/one.kubeconfig")).unwrap();
     for elsewhere in world.server.clusters().into_iter().filter(|name| name != own) {
-        let (here, there) = (world.server.url(own, &world.base), world.server.url(&elsewhere, &world.base));
+        let (here, there) = (
+            world.server.url(own, &world.base),
+            world.server.url(&elsewhere, &world.base),
+        );
         let read = Kubeconfig::from_yaml(&text.replace(&here, &there)).unwrap();
-        let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await.unwrap();
+        let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+            .await
+            .unwrap();
         let client = Client::try_from(config).unwrap();
-        assert_eq!(code(Api::<Secret>::all(client).list(&everything).await), 401, "{elsewhere}");
+        assert_eq!(
+            code(Api::<Secret>::all(client).list(&everything).await),
+            401,
+            "{elsewhere}"
+        );
     }
 }

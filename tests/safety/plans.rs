@@ -18,33 +18,129 @@ enum On {
 
 /// One plan: its name, which function misbehaves where the plan leaves that open, where it is told, reason, and a part of the message.
 const REFUSED: &[(&str, &str, On, &str, &str)] = &[
-    ("other-host", "", On::Claim, "DriverOutOfScope", "is not the machine of this order"),
-    ("two-hosts", "", On::Claim, "DriverOutOfScope", "is not the machine of this order"),
-    ("other-secret", "", On::Claim, "DriverOutOfScope", "points at a Secret that is not this order's"),
-    ("other-namespace-secret", "", On::Claim, "DriverOutOfScope", "points at a Secret that is not this order's"),
+    (
+        "other-host",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "is not the machine of this order",
+    ),
+    (
+        "two-hosts",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "is not the machine of this order",
+    ),
+    (
+        "other-secret",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "points at a Secret that is not this order's",
+    ),
+    (
+        "other-namespace-secret",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "points at a Secret that is not this order's",
+    ),
     ("bmc-address", "", On::Claim, "DriverOutOfScope", "/spec/bmc"),
     ("bmc-credentials", "", On::Claim, "DriverOutOfScope", "/spec/bmc"),
     ("whole-spec", "", On::Claim, "DriverOutOfScope", "/spec"),
     ("status", "", On::Claim, "DriverOutOfScope", "/status"),
-    ("finalizers", "", On::Claim, "DriverOutOfScope", "/metadata/finalizers can never be borrowed"),
-    ("owner-references", "", On::Claim, "DriverOutOfScope", "/metadata/ownerReferences can never be borrowed"),
-    ("loan-record", "", On::Claim, "DriverOutOfScope", "can never be borrowed"),
+    (
+        "finalizers",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "/metadata/finalizers can never be borrowed",
+    ),
+    (
+        "owner-references",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "/metadata/ownerReferences can never be borrowed",
+    ),
+    (
+        "loan-record",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "can never be borrowed",
+    ),
     ("other-label", "", On::Claim, "DriverOutOfScope", "is not granted"),
     ("no-patch", "", On::Claim, "PluginAnswerInvalid", "loans[0].patch"),
-    ("cluster-role-binding", "", On::Claim, "DriverOutOfScope", "ClusterRoleBinding hostile: is of a kind that no driver may touch"),
-    ("existing-secret", "", On::Claim, "DriverOutOfScope", "was not asked for"),
-    ("existing-config-map", "", On::Claim, "NotOurs", "exists already and was not made for this claim"),
+    (
+        "cluster-role-binding",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "ClusterRoleBinding hostile: is of a kind that no driver may touch",
+    ),
+    (
+        "existing-secret",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "was not asked for",
+    ),
+    (
+        "existing-config-map",
+        "",
+        On::Claim,
+        "NotOurs",
+        "exists already and was not made for this claim",
+    ),
     ("pod", "", On::Claim, "DriverOutOfScope", "was not asked for"),
-    ("crd", "", On::Claim, "DriverOutOfScope", "is of a kind that no driver may touch"),
-    ("project", "", On::Claim, "DriverOutOfScope", "is of a kind that no driver may touch"),
+    (
+        "crd",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "is of a kind that no driver may touch",
+    ),
+    (
+        "project",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "is of a kind that no driver may touch",
+    ),
     ("no-object", "", On::Claim, "PluginAnswerInvalid", "owned[0]"),
-    ("see-secret", "", On::Claim, "DriverOutOfScope", "was not asked for"),
-    ("gone-in-provision", "", On::Claim, "DriverOutOfScope", "is no answer to provision"),
-    ("other-identity", "", On::Claim, "PluginAnswerInvalid", "provider-id"),
+    (
+        "see-secret",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "was not asked for",
+    ),
+    (
+        "gone-in-provision",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "is no answer to provision",
+    ),
+    (
+        "other-identity",
+        "",
+        On::Claim,
+        "PluginAnswerInvalid",
+        "provider-id",
+    ),
     ("big-memo", "", On::Claim, "PluginAnswerInvalid", "memo"),
     ("big-answer", "", On::Claim, "PluginAnswerTooLarge", ""),
     ("bad-node-name", "", On::Claim, "PluginAnswerInvalid", "node-name"),
-    ("other-boot-namespace", "", On::Claim, "DriverOutOfScope", "kube-system, which the provider does not name"),
+    (
+        "other-boot-namespace",
+        "",
+        On::Claim,
+        "DriverOutOfScope",
+        "kube-system, which the provider does not name",
+    ),
     ("loop", "prepare", On::Claim, "PluginTimedOut", ""),
     ("loop", "provision", On::Claim, "PluginTimedOut", ""),
     ("trap", "prepare", On::Claim, "PluginTrapped", ""),
@@ -52,11 +148,41 @@ const REFUSED: &[(&str, &str, On, &str, &str)] = &[
     ("recurse", "provision", On::Claim, "PluginTrapped", ""),
     ("eat", "provision", On::Claim, "PluginOutOfMemory", ""),
     ("wrong-role", "", On::Provider, "DriverOutOfScope", "Secret of v1"),
-    ("wrong-access", "", On::Provider, "DriverOutOfScope", "BareMetalHost of metal3.io/v1alpha1"),
-    ("other-namespace", "", On::Provider, "DriverOutOfScope", "in namespace kube-system"),
-    ("built-in-property", "", On::Provider, "NodeTypeInvalid", "is built in"),
-    ("dotted-type", "", On::Provider, "NodeTypeInvalid", "is not a DNS label"),
-    ("no-schema", "", On::Provider, "PluginAnswerInvalid", "config-schema"),
+    (
+        "wrong-access",
+        "",
+        On::Provider,
+        "DriverOutOfScope",
+        "BareMetalHost of metal3.io/v1alpha1",
+    ),
+    (
+        "other-namespace",
+        "",
+        On::Provider,
+        "DriverOutOfScope",
+        "in namespace kube-system",
+    ),
+    (
+        "built-in-property",
+        "",
+        On::Provider,
+        "NodeTypeInvalid",
+        "is built in",
+    ),
+    (
+        "dotted-type",
+        "",
+        On::Provider,
+        "NodeTypeInvalid",
+        "is not a DNS label",
+    ),
+    (
+        "no-schema",
+        "",
+        On::Provider,
+        "PluginAnswerInvalid",
+        "config-schema",
+    ),
     ("trap", "describe", On::Provider, "PluginTrapped", ""),
     ("loop", "describe", On::Provider, "PluginTimedOut", ""),
 ];
@@ -72,8 +198,17 @@ struct Play {
 
 impl Play {
     fn new(number: usize, plan: &'static str, at: &'static str) -> Self {
-        let name = if at.is_empty() { plan.to_owned() } else { format!("{plan}-{at}") };
-        Self { project: format!("t{}", number / 8), name, plan, at }
+        let name = if at.is_empty() {
+            plan.to_owned()
+        } else {
+            format!("{plan}-{at}")
+        };
+        Self {
+            project: format!("t{}", number / 8),
+            name,
+            plan,
+            at,
+        }
     }
 
     fn namespace(&self) -> String {
@@ -108,15 +243,22 @@ impl Play {
     async fn set(&self, world: &World, number: usize) {
         let (racks, victim) = (self.racks(), self.victim());
         let hostile = fixtures().join("driver-hostile.wasm");
-        stage::plug(world, &hostile, &self.driver(), &stage::grant(std::slice::from_ref(&racks)));
+        stage::plug(
+            world,
+            &hostile,
+            &self.driver(),
+            &stage::grant(std::slice::from_ref(&racks)),
+        );
         stage::apply(world, &stage::namespace(&racks)).await;
         let metadata = json!({"name": victim, "namespace": racks});
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"password": "hunter2"}});
         let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "b", "of": "somebody"}});
-        let mut hosts = [stage::host(&racks, &self.mine(), number), stage::host(&racks, &victim, number + 1)];
+        let mut hosts = [
+            stage::host(&racks, &self.mine(), number),
+            stage::host(&racks, &victim, number + 1),
+        ];
         // In somebody's use, so that the order is for the other one.
-        hosts[1][1]["spec"]["consumerRef"] =
-            json!({"apiVersion": "cluster.example.com/v1", "kind": "Machine", "name": "of-somebody", "namespace": racks});
+        hosts[1][1]["spec"]["consumerRef"] = json!({"apiVersion": "cluster.example.com/v1", "kind": "Machine", "name": "of-somebody", "namespace": racks});
         for object in hosts.iter().flatten().chain([&secret, &map]) {
             stage::apply(world, object).await;
         }
@@ -135,7 +277,11 @@ async fn theatre(plays: &[Play]) -> World {
 }
 
 async fn raise(world: &World, plays: &[Play]) {
-    let projects: BTreeSet<&str> = plays.iter().map(|play| play.project.as_str()).chain(["default"]).collect();
+    let projects: BTreeSet<&str> = plays
+        .iter()
+        .map(|play| play.project.as_str())
+        .chain(["default"])
+        .collect();
     for project in projects {
         stage::project(world, project).await;
         stage::apply(world, &stage::tenant(project, "one", stage::PRIVATE)).await;
@@ -152,28 +298,43 @@ async fn raise(world: &World, plays: &[Play]) {
 fn is_the_hosts_own(change: &str, plays: &[Play]) -> bool {
     let added = |kind: &str, name: &str| change.starts_with(&format!("+ platform {kind} {name}"));
     let reported = change.ends_with(": /status");
-    let boot = plays.iter().any(|play| added("Secret", &format!("{}/hostler-", play.racks())));
+    let boot = plays
+        .iter()
+        .any(|play| added("Secret", &format!("{}/hostler-", play.racks())));
     let tokens = change.starts_with("+ one-") && change.contains(" Secret kube-system/bootstrap-token-");
     added("NodeClaim", "p-t") || added("Enrollment", "p-t") || boot || tokens || reported
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_plan_out_of_scope_is_rejected_whole_and_told() {
-    let plays: Vec<Play> = REFUSED.iter().enumerate().map(|(number, (plan, at, ..))| Play::new(number, plan, at)).collect();
+    let plays: Vec<Play> = REFUSED
+        .iter()
+        .enumerate()
+        .map(|(number, (plan, at, ..))| Play::new(number, plan, at))
+        .collect();
     let world = theatre(&plays).await;
     let host = world.host().await;
     raise(&world, &plays).await;
     for (play, (_, _, on, reason, _)) in plays.iter().zip(REFUSED) {
         match on {
             On::Claim => {
-                stage::until(&world, ("NodeProvider", None, &play.provider()), ("Initialized", "Described")).await;
+                stage::until(
+                    &world,
+                    ("NodeProvider", None, &play.provider()),
+                    ("Initialized", "Described"),
+                )
+                .await;
             }
             On::Provider => drop(stage::until_event(&world, &play.provider(), reason).await),
         }
     }
     let before = stage::everything(&world).await;
     for play in &plays {
-        stage::apply(&world, &stage::claim(&play.project, &play.claim(), "one", &play.provider())).await;
+        stage::apply(
+            &world,
+            &stage::claim(&play.project, &play.claim(), "one", &play.provider()),
+        )
+        .await;
     }
     for (play, (_, _, on, reason, part)) in plays.iter().zip(REFUSED) {
         let (object, condition) = match on {
@@ -182,7 +343,9 @@ async fn every_plan_out_of_scope_is_rejected_whole_and_told() {
         };
         let note = stage::until_event(&world, &object.2, reason).await;
         assert!(note.contains(part), "{}: {note}", play.name);
-        let told = stage::read(&world, object.0, object.1.as_deref(), &object.2).await.unwrap();
+        let told = stage::read(&world, object.0, object.1.as_deref(), &object.2)
+            .await
+            .unwrap();
         let told = stage::condition(&told, condition).unwrap();
         // A component that fails again and again is left in peace for a while, and that is told then.
         let rests = reason.starts_with("Plugin") && told.reason == "PluginBackingOff";
@@ -191,12 +354,24 @@ async fn every_plan_out_of_scope_is_rejected_whole_and_told() {
         readable(&told);
     }
     let after = stage::everything(&world).await;
-    let touched: Vec<String> =
-        stage::changes(&before, &after).into_iter().filter(|change| !is_the_hosts_own(change, &plays)).collect();
-    assert!(touched.is_empty(), "a refused plan touched something:\n{}", touched.join("\n"));
+    let touched: Vec<String> = stage::changes(&before, &after)
+        .into_iter()
+        .filter(|change| !is_the_hosts_own(change, &plays))
+        .collect();
+    assert!(
+        touched.is_empty(),
+        "a refused plan touched something:\n{}",
+        touched.join("\n")
+    );
     for (key, value) in &before {
-        if let Some(now) = after.get(key).filter(|_| key.starts_with("platform BareMetalHost ")) {
-            assert_eq!(now["metadata"]["resourceVersion"], value["metadata"]["resourceVersion"], "{key} was written");
+        if let Some(now) = after
+            .get(key)
+            .filter(|_| key.starts_with("platform BareMetalHost "))
+        {
+            assert_eq!(
+                now["metadata"]["resourceVersion"], value["metadata"]["resourceVersion"],
+                "{key} was written"
+            );
         }
     }
     released(&world, &plays, &before).await;
@@ -219,9 +394,15 @@ async fn released(world: &World, plays: &[Play], before: &Dump) {
         stage::until_gone(world, "NodeClaim", Some(&play.namespace()), &play.claim()).await;
     }
     let after = stage::everything(world).await;
-    let left: Vec<String> =
-        stage::changes(before, &after).into_iter().filter(|change| !change.ends_with(": /status")).collect();
-    assert!(left.is_empty(), "released claims left something:\n{}", left.join("\n"));
+    let left: Vec<String> = stage::changes(before, &after)
+        .into_iter()
+        .filter(|change| !change.ends_with(": /status"))
+        .collect();
+    assert!(
+        left.is_empty(),
+        "released claims left something:\n{}",
+        left.join("\n")
+    );
 }
 
 /// Whatever a hostile driver did: the good one beside it serves.
@@ -252,7 +433,11 @@ async fn a_driver_that_lies_within_its_grant_harms_its_own_claims_only() {
         ("other-host-in-release", ""),
         ("never-gone", ""),
     ];
-    let plays: Vec<Play> = names.iter().enumerate().map(|(number, (plan, at))| Play::new(number, plan, at)).collect();
+    let plays: Vec<Play> = names
+        .iter()
+        .enumerate()
+        .map(|(number, (plan, at))| Play::new(number, plan, at))
+        .collect();
     let world = theatre(&plays).await;
     let host = world.host().await;
     raise(&world, &plays).await;
@@ -261,11 +446,20 @@ async fn a_driver_that_lies_within_its_grant_harms_its_own_claims_only() {
         {"apiVersion": "cluster.example.com/v1", "kind": "Machine", "name": "another", "namespace": "racks-always-free"}}}))
     .await;
     for play in &plays {
-        stage::until(&world, ("NodeProvider", None, &play.provider()), ("Initialized", "Described")).await;
+        stage::until(
+            &world,
+            ("NodeProvider", None, &play.provider()),
+            ("Initialized", "Described"),
+        )
+        .await;
     }
     let before = stage::everything(&world).await;
     for play in &plays {
-        stage::apply(&world, &stage::claim(&play.project, &play.claim(), "one", &play.provider())).await;
+        stage::apply(
+            &world,
+            &stage::claim(&play.project, &play.claim(), "one", &play.provider()),
+        )
+        .await;
     }
     let claim = |name: &str| {
         let play = plays.iter().find(|play| play.name == name).unwrap();
@@ -273,26 +467,47 @@ async fn a_driver_that_lies_within_its_grant_harms_its_own_claims_only() {
     };
     for play in &plays {
         match play.plan {
-            "always-free" => stage::until_somewhere(&world, &play.namespace(), &play.claim(), "HeldByOther").await,
+            "always-free" => {
+                stage::until_somewhere(&world, &play.namespace(), &play.claim(), "HeldByOther").await
+            }
             "lost-at-once" => stage::until_somewhere(&world, &play.namespace(), &play.claim(), "Bored").await,
             "shout" => {
                 // The word is no word, and the text has a million characters.
-                let told = stage::until(&world, ("NodeClaim", Some(&play.namespace()), &play.claim()), ("Provisioned", "PluginReason")).await;
+                let told = stage::until(
+                    &world,
+                    ("NodeClaim", Some(&play.namespace()), &play.claim()),
+                    ("Provisioned", "PluginReason"),
+                )
+                .await;
                 assert!(!told.message.chars().any(char::is_control), "{told:?}");
-                assert!(told.message.chars().count() <= 256, "{} characters", told.message.chars().count());
+                assert!(
+                    told.message.chars().count() <= 256,
+                    "{} characters",
+                    told.message.chars().count()
+                );
             }
             _ => stage::until_available(&world, &play.namespace(), &play.claim()).await,
         }
     }
-    let untouched = |dump: &Dump, host: &str| dump[&format!("platform BareMetalHost {host}")]["metadata"]["resourceVersion"].clone();
+    let untouched = |dump: &Dump, host: &str| {
+        dump[&format!("platform BareMetalHost {host}")]["metadata"]["resourceVersion"].clone()
+    };
     let after = stage::everything(&world).await;
     for play in &plays {
         let victim = format!("{}/{}", play.racks(), play.victim());
-        assert_eq!(untouched(&after, &victim), untouched(&before, &victim), "{victim} was written");
+        assert_eq!(
+            untouched(&after, &victim),
+            untouched(&before, &victim),
+            "{victim} was written"
+        );
     }
     for name in ["always-free", "lost-at-once"] {
         let mine = format!("racks-{name}/{name}-mine");
-        assert_eq!(untouched(&after, &mine), untouched(&before, &mine), "{mine} was written");
+        assert_eq!(
+            untouched(&after, &mine),
+            untouched(&before, &mine),
+            "{mine} was written"
+        );
     }
 
     // On the way back a driver may dawdle for ever, but it can not make the host let go of a machine in use.
@@ -304,14 +519,29 @@ async fn a_driver_that_lies_within_its_grant_harms_its_own_claims_only() {
     ] {
         let (namespace, claim) = claim(name);
         stage::delete(&world, "NodeClaim", Some(&namespace), &claim).await;
-        stage::until(&world, ("NodeClaim", Some(&namespace), &claim), ("Destroyed", reason)).await;
+        stage::until(
+            &world,
+            ("NodeClaim", Some(&namespace), &claim),
+            ("Destroyed", reason),
+        )
+        .await;
         let racks = format!("racks-{name}");
-        let mine = stage::read(&world, "BareMetalHost", Some(&racks), &format!("{name}-mine")).await.unwrap();
-        assert!(mine["metadata"]["annotations"]["hostler.dev/loan"].is_string(), "{name}: {mine}");
+        let mine = stage::read(&world, "BareMetalHost", Some(&racks), &format!("{name}-mine"))
+            .await
+            .unwrap();
+        assert!(
+            mine["metadata"]["annotations"]["hostler.dev/loan"].is_string(),
+            "{name}: {mine}"
+        );
         assert!(mine["spec"]["consumerRef"].is_object(), "{name}: {mine}");
-        let victim = stage::read(&world, "BareMetalHost", Some(&racks), &format!("{name}-victim")).await.unwrap();
+        let victim = stage::read(&world, "BareMetalHost", Some(&racks), &format!("{name}-victim"))
+            .await
+            .unwrap();
         let was = untouched(&before, &format!("{racks}/{name}-victim"));
-        assert_eq!(victim["metadata"]["resourceVersion"], was, "{name}: the victim was written");
+        assert_eq!(
+            victim["metadata"]["resourceVersion"], was,
+            "{name}: the victim was written"
+        );
     }
     host.stop().await;
 }

@@ -21,30 +21,56 @@ async fn strict(world: &World) -> Host {
 }
 
 fn operator(plan: &str) -> String {
-    format!("[settings]\nplan = \"{plan}\"\n[limits]\nmemory = \"16MiB\"\ntime = \"200ms\"\noutput = \"4MiB\"\n")
+    format!(
+        "[settings]\nplan = \"{plan}\"\n[limits]\nmemory = \"16MiB\"\ntime = \"200ms\"\noutput = \"4MiB\"\n"
+    )
 }
 
 async fn yard(world: &World) {
-    stage::plug(world, &fixtures().join("driver-hostile.wasm"), "driver-hostile", &stage::grant(&["racks".to_owned()]));
+    stage::plug(
+        world,
+        &fixtures().join("driver-hostile.wasm"),
+        "driver-hostile",
+        &stage::grant(&["racks".to_owned()]),
+    );
     stage::apply(world, &stage::namespace("racks")).await;
     for number in 0..3 {
         for object in stage::host("racks", &format!("rack-{number}"), number) {
             stage::apply(world, &object).await;
         }
     }
-    stage::apply(world, &stage::provider("yard", "hostile", &json!({"namespace": "racks"}))).await;
+    stage::apply(
+        world,
+        &stage::provider("yard", "hostile", &json!({"namespace": "racks"})),
+    )
+    .await;
     stage::project(world, "default").await;
     stage::apply(world, &stage::tenant("default", "one", stage::PRIVATE)).await;
     stage::until_free(world, "racks", 3).await;
-    stage::until(world, ("NodeProvider", None, "yard"), ("Initialized", "Described")).await;
+    stage::until(
+        world,
+        ("NodeProvider", None, "yard"),
+        ("Initialized", "Described"),
+    )
+    .await;
 }
 
 async fn denied(world: &World, name: &str, reason: &str) -> String {
     stage::apply(world, &stage::claim("default", name, "one", "yard")).await;
-    let told = stage::until(world, ("NodeClaim", Some("p-default"), name), ("Accepted", reason)).await;
+    let told = stage::until(
+        world,
+        ("NodeClaim", Some("p-default"), name),
+        ("Accepted", reason),
+    )
+    .await;
     assert_eq!(told.status, "False", "{told:?}");
-    assert!(!told.message.chars().any(char::is_control) && told.message.len() < 4096, "{told:?}");
-    let claim = stage::read(world, "NodeClaim", Some("p-default"), name).await.unwrap();
+    assert!(
+        !told.message.chars().any(char::is_control) && told.message.len() < 4096,
+        "{told:?}"
+    );
+    let claim = stage::read(world, "NodeClaim", Some("p-default"), name)
+        .await
+        .unwrap();
     assert!(claim["status"]["machine"].is_null(), "{}", claim["status"]);
     told.message
 }
@@ -58,7 +84,12 @@ async fn whatever_happens_to_a_policy_the_answer_is_no_until_it_says_yes() {
     // A namespace that looks like a project's, without a Project: no yes either.
     stage::apply(&world, &stage::namespace("p-ghost")).await;
     stage::apply(&world, &stage::claim("ghost", "ghost", "one", "yard")).await;
-    stage::until(&world, ("NodeClaim", Some("p-ghost"), "ghost"), ("Accepted", "ProjectNotRead")).await;
+    stage::until(
+        &world,
+        ("NodeClaim", Some("p-ghost"), "ghost"),
+        ("Accepted", "ProjectNotRead"),
+    )
+    .await;
 
     let hostile = fixtures().join("policy-hostile.wasm");
     for (plan, reason) in [
@@ -85,11 +116,14 @@ async fn a_removed_or_broken_policy_leaves_the_last_good_one_serving_across_rest
     let world = World::new().await;
     let host = world.host().await;
     yard(&world).await;
-    let forbid = |name: &str| {
-        json!({"apiVersion": "management.loft.sh/v1", "kind": "Project", "metadata": {"name": name}, "spec": {"allowedNodeTypes": []}})
-    };
+    let forbid = |name: &str| json!({"apiVersion": "management.loft.sh/v1", "kind": "Project", "metadata": {"name": name}, "spec": {"allowedNodeTypes": []}});
     stage::apply(&world, &forbid("closed")).await;
-    stage::until(&world, ("Project", None, "closed"), ("NamespaceReady", "NamespaceReady")).await;
+    stage::until(
+        &world,
+        ("Project", None, "closed"),
+        ("NamespaceReady", "NamespaceReady"),
+    )
+    .await;
     stage::apply(&world, &stage::tenant("closed", "one", stage::PRIVATE)).await;
     stage::apply(&world, &stage::claim("default", "before", "one", "yard")).await;
     stage::until_available(&world, "p-default", "before").await;
@@ -105,12 +139,22 @@ async fn a_removed_or_broken_policy_leaves_the_last_good_one_serving_across_rest
     stage::apply(&world, &stage::claim("closed", "no", "one", "yard")).await;
     let told = stage::until_event(&world, "no", "TypeNotAllowed").await;
     assert!(told.contains("allowedNodeTypes"), "{told}");
-    stage::put(&world, "policy-allowlist.wasm", b"\0asm\x0d\0\x01\0, but only at first sight");
+    stage::put(
+        &world,
+        "policy-allowlist.wasm",
+        b"\0asm\x0d\0\x01\0, but only at first sight",
+    );
     stage::until_event(&world, "policy-allowlist", "InvalidComponent").await;
     stage::apply(&world, &stage::claim("default", "garbage", "one", "yard")).await;
     stage::until_available(&world, "p-default", "garbage").await;
-    let no = stage::read(&world, "NodeClaim", Some("p-closed"), "no").await.unwrap();
+    let no = stage::read(&world, "NodeClaim", Some("p-closed"), "no")
+        .await
+        .unwrap();
     assert!(no["status"]["machine"].is_null(), "{}", no["status"]);
-    stage::put(&world, "policy-allowlist.wasm", &std::fs::read(components().join("policy-allowlist.wasm")).unwrap());
+    stage::put(
+        &world,
+        "policy-allowlist.wasm",
+        &std::fs::read(components().join("policy-allowlist.wasm")).unwrap(),
+    );
     host.stop().await;
 }

@@ -25,7 +25,10 @@ pub(crate) async fn everything(world: &World) -> Dump {
     for cluster in world.server.clusters() {
         let client = world.server.client(&cluster, Identity::administrator());
         let known = Discovery::new(client.clone()).run().await.unwrap();
-        for (resource, capabilities) in known.groups().flat_map(kube::discovery::ApiGroup::recommended_resources) {
+        for (resource, capabilities) in known
+            .groups()
+            .flat_map(kube::discovery::ApiGroup::recommended_resources)
+        {
             if !capabilities.supports_operation(verbs::LIST) || COMMENTARY.contains(&resource.kind.as_str()) {
                 continue;
             }
@@ -50,13 +53,23 @@ pub(crate) fn changes(before: &Dump, after: &Dump) -> Vec<String> {
             Some(_) => {}
         }
     }
-    found.extend(before.keys().filter(|key| !after.contains_key(*key)).map(|key| format!("- {key}")));
+    found.extend(
+        before
+            .keys()
+            .filter(|key| !after.contains_key(*key))
+            .map(|key| format!("- {key}")),
+    );
     found
 }
 
 /// Parts of an object that differ, bookkeeping aside.
 fn parts(old: &Value, new: &Value) -> Vec<String> {
-    let keys = |value: &Value| value.as_object().map(|map| map.keys().cloned().collect()).unwrap_or_default();
+    let keys = |value: &Value| {
+        value
+            .as_object()
+            .map(|map| map.keys().cloned().collect())
+            .unwrap_or_default()
+    };
     let mut all: Vec<String> = keys(old);
     all.extend(keys(new));
     all.sort();
@@ -113,7 +126,11 @@ pub(crate) fn condition(object: &Value, kind: &str) -> Option<Told> {
     let all = object.pointer("/status/conditions")?.as_array()?;
     let one = all.iter().find(|one| one["type"] == kind)?;
     let text = |key: &str| one[key].as_str().unwrap_or_default().to_owned();
-    Some(Told { status: text("status"), reason: text("reason"), message: text("message") })
+    Some(Told {
+        status: text("status"),
+        reason: text("reason"),
+        message: text("message"),
+    })
 }
 
 /// Waits until a condition of an object has a reason; returns it.
@@ -122,30 +139,50 @@ pub(crate) async fn until(
     (kind, namespace, name): (&str, Option<&str>, &str),
     (condition_kind, reason): (&str, &str),
 ) -> Told {
-    eventually(&format!("{kind} {name}: {condition_kind} because of {reason}"), || async {
-        let object = read(world, kind, namespace, name).await.ok_or_else(|| "it does not exist".to_owned())?;
-        match condition(&object, condition_kind) {
-            Some(told) if told.reason == reason => Ok(told),
-            _ => Err(object["status"]["conditions"].to_string()),
-        }
-    })
+    eventually(
+        &format!("{kind} {name}: {condition_kind} because of {reason}"),
+        || async {
+            let object = read(world, kind, namespace, name)
+                .await
+                .ok_or_else(|| "it does not exist".to_owned())?;
+            match condition(&object, condition_kind) {
+                Some(told) if told.reason == reason => Ok(told),
+                _ => Err(object["status"]["conditions"].to_string()),
+            }
+        },
+    )
     .await
 }
 
 /// Waits until any condition of a claim has a reason.
 pub(crate) async fn until_somewhere(world: &World, namespace: &str, name: &str, reason: &str) {
     eventually(&format!("claim {name} tells of {reason}"), || async {
-        let claim = read(world, "NodeClaim", Some(namespace), name).await.unwrap_or_default();
-        let all = claim["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        if all.iter().any(|one| one["reason"] == reason) { Ok(()) } else { Err(claim["status"]["conditions"].to_string()) }
+        let claim = read(world, "NodeClaim", Some(namespace), name)
+            .await
+            .unwrap_or_default();
+        let all = claim["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        if all.iter().any(|one| one["reason"] == reason) {
+            Ok(())
+        } else {
+            Err(claim["status"]["conditions"].to_string())
+        }
     })
     .await;
 }
 
 /// Waits until a condition of an object is true.
-pub(crate) async fn until_true(world: &World, (kind, namespace, name): (&str, Option<&str>, &str), condition_kind: &str) {
+pub(crate) async fn until_true(
+    world: &World,
+    (kind, namespace, name): (&str, Option<&str>, &str),
+    condition_kind: &str,
+) {
     eventually(&format!("{kind} {name}: {condition_kind}"), || async {
-        let object = read(world, kind, namespace, name).await.ok_or_else(|| "it does not exist".to_owned())?;
+        let object = read(world, kind, namespace, name)
+            .await
+            .ok_or_else(|| "it does not exist".to_owned())?;
         match condition(&object, condition_kind) {
             Some(told) if told.status == "True" => Ok(()),
             _ => Err(object["status"]["conditions"].to_string()),
@@ -158,8 +195,16 @@ pub(crate) async fn until_true(world: &World, (kind, namespace, name): (&str, Op
 pub(crate) async fn until_event(world: &World, name: &str, reason: &str) -> String {
     let events: Api<Event> = Api::all(world.client.clone());
     eventually(&format!("an event {reason} on {name}"), || async {
-        let all = events.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
-        let on = all.iter().filter(|event| event.regarding.as_ref().is_some_and(|on| on.name.as_deref() == Some(name)));
+        let all = events
+            .list(&ListParams::default())
+            .await
+            .map_err(|error| error.to_string())?;
+        let on = all.iter().filter(|event| {
+            event
+                .regarding
+                .as_ref()
+                .is_some_and(|on| on.name.as_deref() == Some(name))
+        });
         let mut told = Vec::new();
         for event in on {
             let note = event.note.clone().unwrap_or_default();
@@ -187,21 +232,32 @@ pub(crate) async fn until_gone(world: &World, kind: &str, namespace: Option<&str
 /// Waits until a claim is Available.
 pub(crate) async fn until_available(world: &World, namespace: &str, name: &str) {
     eventually(&format!("claim {name} is Available"), || async {
-        let claim = read(world, "NodeClaim", Some(namespace), name).await.unwrap_or_default();
-        if claim["status"]["phase"] == "Available" { Ok(()) } else { Err(claim["status"].to_string()) }
+        let claim = read(world, "NodeClaim", Some(namespace), name)
+            .await
+            .unwrap_or_default();
+        if claim["status"]["phase"] == "Available" {
+            Ok(())
+        } else {
+            Err(claim["status"].to_string())
+        }
     })
     .await;
 }
 
 /// Deletes an object.
 pub(crate) async fn delete(world: &World, kind: &str, namespace: Option<&str>, name: &str) {
-    api(world, kind, namespace).delete(name, &DeleteParams::default()).await.unwrap();
+    api(world, kind, namespace)
+        .delete(name, &DeleteParams::default())
+        .await
+        .unwrap();
 }
 
 /// Changes an object by a merge patch.
 pub(crate) async fn change(world: &World, kind: &str, namespace: Option<&str>, name: &str, patch: Value) {
     let api = api(world, kind, namespace);
-    api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+    api.patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+        .await
+        .unwrap();
 }
 
 /// Applies one object, waiting for its namespace.
@@ -213,7 +269,12 @@ pub(crate) async fn apply(world: &World, object: &Value) {
 pub(crate) async fn project(world: &World, name: &str) {
     apply(world, &json!({"apiVersion": "management.loft.sh/v1", "kind": "Project", "metadata": {"name": name}, "spec": {}}))
         .await;
-    until(world, ("Project", None, name), ("NamespaceReady", "NamespaceReady")).await;
+    until(
+        world,
+        ("Project", None, name),
+        ("NamespaceReady", "NamespaceReady"),
+    )
+    .await;
 }
 
 /// A tenant with these values.
@@ -253,7 +314,12 @@ pub(crate) fn namespace(name: &str) -> Value {
 /// A host with the Secret of its management controller.
 pub(crate) fn host(namespace: &str, name: &str, number: usize) -> [Value; 2] {
     let secret = format!("{name}-bmc");
-    let address = format!("10.{}.{}.{}/8", 1 + number / 62_500, number / 250 % 250, 1 + number % 250);
+    let address = format!(
+        "10.{}.{}.{}/8",
+        1 + number / 62_500,
+        number / 250 % 250,
+        1 + number % 250
+    );
     [
         json!({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": secret, "namespace": namespace},
@@ -293,14 +359,29 @@ pub(crate) async fn until_settled(world: &World, namespace: &str, count: usize) 
 
 async fn until_all(world: &World, namespace: &str, count: usize, is: fn(&Value) -> bool) {
     eventually(&format!("{count} hosts of {namespace} are free"), || async {
-        let all = api(world, "BareMetalHost", Some(namespace)).list(&ListParams::default()).await.unwrap();
-        let hosts: Vec<Value> = all.iter().map(|host| serde_json::to_value(host).unwrap()).collect();
+        let all = api(world, "BareMetalHost", Some(namespace))
+            .list(&ListParams::default())
+            .await
+            .unwrap();
+        let hosts: Vec<Value> = all
+            .iter()
+            .map(|host| serde_json::to_value(host).unwrap())
+            .collect();
         let busy: Vec<String> = hosts
             .iter()
             .filter(|host| !is(host))
-            .map(|host| format!("{} {} {}", host["metadata"]["name"], host["spec"], host["status"]["provisioning"]))
+            .map(|host| {
+                format!(
+                    "{} {} {}",
+                    host["metadata"]["name"], host["spec"], host["status"]["provisioning"]
+                )
+            })
             .collect();
-        if busy.is_empty() && hosts.len() == count { Ok(()) } else { Err(busy.join("\n")) }
+        if busy.is_empty() && hosts.len() == count {
+            Ok(())
+        } else {
+            Err(busy.join("\n"))
+        }
     })
     .await;
 }

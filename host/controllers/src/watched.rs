@@ -36,7 +36,10 @@ where
     K::DynamicType: Eq + Hash + Clone,
 {
     fn clone(&self) -> Self {
-        Self { store: self.store.clone(), changes: self.changes.clone() }
+        Self {
+            store: self.store.clone(),
+            changes: self.changes.clone(),
+        }
     }
 }
 
@@ -46,7 +49,12 @@ where
     K::DynamicType: Eq + Hash + Clone + Debug + Default + Send + Sync + Unpin,
 {
     /// Starts the watch; it ends with `stop`.
-    pub fn start(api: Api<K>, config: watcher::Config, kind: K::DynamicType, stop: CancellationToken) -> Self {
+    pub fn start(
+        api: Api<K>,
+        config: watcher::Config,
+        kind: K::DynamicType,
+        stop: CancellationToken,
+    ) -> Self {
         Self::start_at_most(usize::MAX, api, config, kind, stop)
     }
 
@@ -59,7 +67,10 @@ where
         stop: CancellationToken,
     ) -> Self {
         let writer = reflector::store::Writer::new(kind.clone());
-        let watched = Self { store: writer.as_reader(), changes: broadcast::Sender::new(BACKLOG) };
+        let watched = Self {
+            store: writer.as_reader(),
+            changes: broadcast::Sender::new(BACKLOG),
+        };
         tokio::spawn(keep(writer, api, config, kind, watched.clone(), most, stop));
         watched
     }
@@ -129,12 +140,18 @@ async fn keep<K>(
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone + Debug + Default + Send + Sync + Unpin,
 {
-    let mut bound = Bound { most, held: HashSet::new(), told: false };
+    let mut bound = Bound {
+        most,
+        held: HashSet::new(),
+        told: false,
+    };
     let of_bound = kind.clone();
     let events = watcher(api, config)
         .default_backoff()
         .filter(move |event| {
-            let fits = event.as_ref().map_or(true, |event| bound.admits(event, &of_bound));
+            let fits = event
+                .as_ref()
+                .map_or(true, |event| bound.admits(event, &of_bound));
             std::future::ready(fits)
         })
         .reflect(writer);
@@ -236,7 +253,11 @@ where
     K: Resource + Clone + 'static,
     K::DynamicType: Eq + Hash + Clone + Default,
 {
-    store.state().iter().map(|object| name_of(object.as_ref(), &K::DynamicType::default())).collect()
+    store
+        .state()
+        .iter()
+        .map(|object| name_of(object.as_ref(), &K::DynamicType::default()))
+        .collect()
 }
 
 fn following<K>(
@@ -270,12 +291,19 @@ mod tests {
             node.metadata.name = Some(name.to_owned());
             node
         };
-        let mut bound = Bound { most: 2, held: HashSet::new(), told: false };
+        let mut bound = Bound {
+            most: 2,
+            held: HashSet::new(),
+            told: false,
+        };
         let mut admits = |event| bound.admits(&event, &());
         assert!(admits(watcher::Event::InitApply(node("a"))));
         assert!(admits(watcher::Event::Apply(node("b"))));
         assert!(!admits(watcher::Event::Apply(node("c"))));
-        assert!(admits(watcher::Event::Apply(node("a"))), "a known one is always read");
+        assert!(
+            admits(watcher::Event::Apply(node("a"))),
+            "a known one is always read"
+        );
         assert!(admits(watcher::Event::Delete(node("b"))));
         assert!(admits(watcher::Event::Apply(node("c"))));
         assert!(admits(watcher::Event::Init));

@@ -27,7 +27,9 @@ pub fn words(machine: &Value) -> Vec<String> {
 /// A text without these words.
 #[must_use]
 pub fn without(text: &str, words: &[String]) -> String {
-    words.iter().fold(text.to_owned(), |text, word| text.replace(word.as_str(), MASK))
+    words
+        .iter()
+        .fold(text.to_owned(), |text, word| text.replace(word.as_str(), MASK))
 }
 
 /// An object in which no Secret is named any more; its shape stays.
@@ -35,7 +37,9 @@ pub fn without(text: &str, words: &[String]) -> String {
 pub fn unnamed(object: &Value) -> Value {
     fn mask(value: &mut Value, private: bool) {
         match value {
-            Value::Object(map) => map.iter_mut().for_each(|(key, value)| mask(value, is_private(key, private))),
+            Value::Object(map) => map
+                .iter_mut()
+                .for_each(|(key, value)| mask(value, is_private(key, private))),
             Value::Array(list) => list.iter_mut().for_each(|value| mask(value, private)),
             Value::String(text) if private => MASK.clone_into(text),
             Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
@@ -56,7 +60,9 @@ fn is_private(key: &str, within: bool) -> bool {
 
 fn collect(value: &Value, private: bool, found: &mut Vec<String>) {
     match value {
-        Value::Object(map) => map.iter().for_each(|(key, value)| collect(value, is_private(key, private), found)),
+        Value::Object(map) => map
+            .iter()
+            .for_each(|(key, value)| collect(value, is_private(key, private), found)),
         Value::Array(list) => list.iter().for_each(|value| collect(value, private, found)),
         Value::String(text) if private => {
             found.push(text.clone());
@@ -64,7 +70,12 @@ fn collect(value: &Value, private: bool, found: &mut Vec<String>) {
             if let Some((_, rest)) = text.split_once("://") {
                 let authority = rest.split('/').next().unwrap_or_default();
                 found.push(authority.to_owned());
-                found.push(authority.rsplit_once(':').map_or(authority, |(host, _)| host).to_owned());
+                found.push(
+                    authority
+                        .rsplit_once(':')
+                        .map_or(authority, |(host, _)| host)
+                        .to_owned(),
+                );
             }
         }
         Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
@@ -89,8 +100,14 @@ mod tests {
         });
         let words = words(&machine);
         let text = "10.0.0.9:8000 refuses rack1-3-bmc; older-bmc of racks opens redfish+https://10.0.0.9:8000/redfish/v1/Systems/1 1234";
-        assert_eq!(without(text, &words), "[hidden] refuses [hidden]; [hidden] of racks opens [hidden] 1234");
-        assert_eq!(without("host racks/rack1-3 boots hostler-u", &words), "host racks/rack1-3 boots hostler-u");
+        assert_eq!(
+            without(text, &words),
+            "[hidden] refuses [hidden]; [hidden] of racks opens [hidden] 1234"
+        );
+        assert_eq!(
+            without("host racks/rack1-3 boots hostler-u", &words),
+            "host racks/rack1-3 boots hostler-u"
+        );
     }
 
     #[test]

@@ -28,7 +28,11 @@ pub(crate) const MOST: usize = 5_000;
 #[must_use]
 pub(super) fn narrow(client: &Client) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let lane = Lane { inner: Through(client.clone()), places: Arc::new(Semaphore::new(WIDTH)), largest: LARGEST };
+    let lane = Lane {
+        inner: Through(client.clone()),
+        places: Arc::new(Semaphore::new(WIDTH)),
+        largest: LARGEST,
+    };
     Client::new(lane, namespace)
 }
 
@@ -77,11 +81,23 @@ where
         let mut inner = std::mem::replace(&mut self.inner, ready);
         let (places, largest) = (self.places.clone(), self.largest);
         let query = request.uri().query().unwrap_or_default();
-        let lines = query.split('&').any(|one| matches!(one, "watch=true" | "watch=1"));
+        let lines = query
+            .split('&')
+            .any(|one| matches!(one, "watch=true" | "watch=1"));
         Box::pin(async move {
-            let place = if lines { None } else { Some(places.acquire_owned().await?) };
+            let place = if lines {
+                None
+            } else {
+                Some(places.acquire_owned().await?)
+            };
             let (parts, body) = inner.call(request).await.map_err(Into::into)?.into_parts();
-            let body = Bounded { body: Box::pin(body), largest, seen: 0, lines, _place: place };
+            let body = Bounded {
+                body: Box::pin(body),
+                largest,
+                seen: 0,
+                lines,
+                _place: place,
+            };
             Ok(Response::from_parts(parts, body))
         })
     }
@@ -101,19 +117,29 @@ impl http_body::Body for Bounded {
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = match ready!(self.body.as_mut().poll_frame(context)) {
             None => return Poll::Ready(None),
             Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
             Some(Ok(frame)) => frame,
         };
         let data = frame.data_ref().map(AsRef::as_ref).unwrap_or_default();
-        self.seen = match data.iter().rposition(|byte| *byte == b'\n').filter(|_| self.lines) {
+        self.seen = match data
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .filter(|_| self.lines)
+        {
             Some(end) => data.len() - end - 1,
             None => self.seen.saturating_add(data.len()),
         };
         if self.seen > self.largest {
-            let text = format!("the tenant's API answers with more than {} bytes; the rest is not read", self.largest);
+            let text = format!(
+                "the tenant's API answers with more than {} bytes; the rest is not read",
+                self.largest
+            );
             return Poll::Ready(Some(Err(text.into())));
         }
         Poll::Ready(Some(Ok(frame)))
@@ -137,11 +163,20 @@ mod tests {
     use super::*;
 
     /// Answers everything with the same text.
-    fn lane(text: &'static str, width: usize, largest: usize) -> Lane<impl Service<Request<Body>, Response = Response<Body>, Error = BoxError, Future: Send> + Clone> {
+    fn lane(
+        text: &'static str,
+        width: usize,
+        largest: usize,
+    ) -> Lane<impl Service<Request<Body>, Response = Response<Body>, Error = BoxError, Future: Send> + Clone>
+    {
         let inner = tower::service_fn(move |_: Request<Body>| async move {
             Ok::<_, BoxError>(Response::new(Body::from(text.as_bytes().to_vec())))
         });
-        Lane { inner, places: Arc::new(Semaphore::new(width)), largest }
+        Lane {
+            inner,
+            places: Arc::new(Semaphore::new(width)),
+            largest,
+        }
     }
 
     fn get(path: &str) -> Request<Body> {
@@ -165,8 +200,15 @@ mod tests {
         let mut lane = lane("x", 1, 8);
         let first = lane.call(get("/api/v1/nodes")).await.unwrap();
         let mut second = lane.call(get("/api/v1/nodes"));
-        assert!((&mut second).now_or_never().is_none(), "two at once in a lane for one");
-        assert!(lane.call(get("/api/v1/nodes?watch=true")).now_or_never().is_some());
+        assert!(
+            (&mut second).now_or_never().is_none(),
+            "two at once in a lane for one"
+        );
+        assert!(
+            lane.call(get("/api/v1/nodes?watch=true"))
+                .now_or_never()
+                .is_some()
+        );
         drop(first);
         assert!(second.now_or_never().is_some(), "the place was not left");
     }

@@ -12,10 +12,16 @@ use crate::seams::{Access, KindUse, Reason};
 /// `DriverOutOfScope` for the first kind that it may not use, with what would allow it, if anything.
 pub fn asked(grant: &Grant, provider: &Value, uses: &[KindUse]) -> Result<(), Reason> {
     for used in uses {
-        let what = format!("{} of {} in namespace {}", used.kind, used.api_version, used.namespace);
+        let what = format!(
+            "{} of {} in namespace {}",
+            used.kind, used.api_version, used.namespace
+        );
         if is_never_granted(&used.api_version, &used.kind) {
-            return Err(Reason::new(CODE, format!("the driver asks for {what}, which no plugin may have"))
-                .remedy("replace the driver"));
+            return Err(Reason::new(
+                CODE,
+                format!("the driver asks for {what}, which no plugin may have"),
+            )
+            .remedy("replace the driver"));
         }
         if !is_granted(grant, used, &used.namespace) {
             let remedy = format!(
@@ -25,11 +31,16 @@ pub fn asked(grant: &Grant, provider: &Value, uses: &[KindUse]) -> Result<(), Re
                 word(used.access),
                 used.namespace
             );
-            return Err(Reason::new(CODE, format!("the driver asks for {what} and has no grant for it")).remedy(remedy));
+            return Err(Reason::new(
+                CODE,
+                format!("the driver asks for {what} and has no grant for it"),
+            )
+            .remedy(remedy));
         }
         if !provider_names(provider, &used.namespace) {
             let text = format!("the driver asks for {what}, which the provider's spec does not name");
-            return Err(Reason::new(CODE, text).remedy("name the namespace in the provider's spec, or replace the driver"));
+            return Err(Reason::new(CODE, text)
+                .remedy("name the namespace in the provider's spec, or replace the driver"));
         }
     }
     Ok(())
@@ -64,10 +75,28 @@ mod tests {
     #[rstest]
     #[case::as_granted("metal3.io/v1alpha1", "BareMetalHost", "racks", Access::BorrowFields, "")]
     #[case::less("metal3.io/v1alpha1", "BareMetalHost", "racks", Access::Read, "")]
-    #[case::more("metal3.io/v1alpha1", "BareMetalHost", "racks", Access::Manage, "has no grant")]
+    #[case::more(
+        "metal3.io/v1alpha1",
+        "BareMetalHost",
+        "racks",
+        Access::Manage,
+        "has no grant"
+    )]
     #[case::other_kind("v1", "Secret", "racks", Access::Read, "has no grant")]
-    #[case::never("rbac.authorization.k8s.io/v1", "Role", "racks", Access::Read, "no plugin may have")]
-    #[case::elsewhere("metal3.io/v1alpha1", "BareMetalHost", "kube-system", Access::Read, "does not name")]
+    #[case::never(
+        "rbac.authorization.k8s.io/v1",
+        "Role",
+        "racks",
+        Access::Read,
+        "no plugin may have"
+    )]
+    #[case::elsewhere(
+        "metal3.io/v1alpha1",
+        "BareMetalHost",
+        "kube-system",
+        Access::Read,
+        "does not name"
+    )]
     fn a_description_is_within_grant_and_provider(
         #[case] api_version: &str,
         #[case] kind: &str,
@@ -83,7 +112,11 @@ mod tests {
         let provider = json!({"spec": {"metal3": {"clusterRef": {"namespace": "racks"}}}});
         match asked(&grant, &provider, &[hosts(api_version, kind, namespace, access)]) {
             Ok(()) => assert_eq!(want, ""),
-            Err(reason) => assert!(!want.is_empty() && reason.message.contains(want), "{}", reason.message),
+            Err(reason) => assert!(
+                !want.is_empty() && reason.message.contains(want),
+                "{}",
+                reason.message
+            ),
         }
     }
 }

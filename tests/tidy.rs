@@ -161,7 +161,7 @@ fn files_are_named_for_what_they_own() {
 #[test]
 fn unsafe_code_stands_in_one_place_of_the_host() {
     let mut places = Vec::new();
-    for path in sources().iter().filter(|path| shown(path).starts_with("host/")) {
+    for path in sources().iter().filter(|path| shown(path).starts_with("host/") && shown(path).contains("/src/")) {
         let text = std::fs::read_to_string(path).unwrap();
         let count = text.lines().filter(|line| !line.trim_start().starts_with("//") && line.contains("unsafe {")).count();
         if count > 0 {

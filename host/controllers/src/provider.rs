@@ -14,7 +14,7 @@ use hostler_api as api;
 use hostler_api::conditions::{self, Fact, phase};
 use hostler_api::names;
 use hostler_core::seams::{Description, Driver, Failure, Object, Reason};
-use hostler_core::{protected, scope, selector, view};
+use hostler_core::{config, protected, scope, selector, view};
 use kube::runtime::Controller;
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
@@ -132,6 +132,7 @@ async fn drive(ctx: &Arc<Ctx>, provider: &api::NodeProvider, tasks: &Tasks, stop
     let driver = ctx.plugins.driver(&component, None).map_err(Error::from)?;
     let object = object_of(provider);
     let description = Arc::new(driver.describe(&object).await.map_err(Error::from)?);
+    config::check(&description.config_schema, settings, provider.spec.config_path()).map_err(Stop::Refused)?;
     if let Err(reason) = judge(ctx, provider, driver.as_ref(), &description) {
         tasks.end_ungranted(ctx, provider, driver.as_ref());
         return Err(Stop::Refused(reason));

@@ -39,19 +39,32 @@ pub(crate) async fn free_hosts(world: &World) -> BTreeMap<String, Value> {
 /// So many hosts, once they are free, settled and known.
 pub(crate) async fn all_free(world: &World, count: usize) -> BTreeMap<String, Value> {
     eventually("all hosts are available and off", || async {
-        let hosts = world.hosts().list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let hosts = world
+            .hosts()
+            .list(&ListParams::default())
+            .await
+            .map_err(|error| error.to_string())?;
         let busy: Vec<String> = hosts
             .iter()
             .filter(|host| {
-                host.data.pointer("/status/provisioning/state").and_then(Value::as_str) != Some("available")
+                host.data
+                    .pointer("/status/provisioning/state")
+                    .and_then(Value::as_str)
+                    != Some("available")
                     || host.data.pointer("/status/poweredOn").and_then(Value::as_bool) != Some(false)
-                    || host.data.pointer("/spec/consumerRef").is_some_and(|one| !one.is_null())
+                    || host
+                        .data
+                        .pointer("/spec/consumerRef")
+                        .is_some_and(|one| !one.is_null())
                     || host.annotations().contains_key(api::names::LOAN)
             })
             .map(|host| format!("{} {}", host.name_any(), host.data))
             .collect();
         if busy.is_empty() && hosts.items.len() == count {
-            Ok(hosts.iter().map(|host| (host.name_any(), essence(host))).collect())
+            Ok(hosts
+                .iter()
+                .map(|host| (host.name_any(), essence(host)))
+                .collect())
         } else {
             Err(busy.join("\n"))
         }
@@ -62,18 +75,30 @@ pub(crate) async fn all_free(world: &World, count: usize) -> BTreeMap<String, Va
 /// All claims there are.
 pub(crate) async fn claims(world: &World) -> Result<Vec<api::NodeClaim>, String> {
     let claims: Api<api::NodeClaim> = Api::all(world.client.clone());
-    Ok(claims.list(&ListParams::default()).await.map_err(|error| error.to_string())?.items)
+    Ok(claims
+        .list(&ListParams::default())
+        .await
+        .map_err(|error| error.to_string())?
+        .items)
 }
 
 /// Phase of a claim.
 pub(crate) fn phase(claim: &api::NodeClaim) -> &str {
-    claim.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+    claim
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or_default()
 }
 
 /// What a claim says of itself.
 pub(crate) fn told(claim: &api::NodeClaim) -> String {
     let status = claim.status.clone().unwrap_or_default();
-    let deleted = if claim.metadata.deletion_timestamp.is_some() { ", deleted" } else { "" };
+    let deleted = if claim.metadata.deletion_timestamp.is_some() {
+        ", deleted"
+    } else {
+        ""
+    };
     let words = [status.phase, status.reason, status.message].map(Option::unwrap_or_default);
     format!("{}{deleted}: {}", claim.name_any(), words.join(" | "))
 }
@@ -87,7 +112,9 @@ pub(crate) async fn all_available(world: &World) {
 pub(crate) async fn so_many_available(world: &World, count: usize) {
     eventually(&format!("{count} claims Available"), || async {
         let claims = claims(world).await?;
-        let ready = claims.iter().all(|claim| phase(claim) == "Available" && claim.metadata.deletion_timestamp.is_none());
+        let ready = claims
+            .iter()
+            .all(|claim| phase(claim) == "Available" && claim.metadata.deletion_timestamp.is_none());
         if ready && claims.len() == count {
             Ok(())
         } else {
@@ -140,25 +167,45 @@ pub(crate) async fn delete_tenant(world: &World, name: &str) {
 pub(crate) async fn nodes_ready(world: &World, tenant: &str, names: &[&str]) {
     eventually(&format!("nodes {names:?} of {tenant} are Ready"), || async {
         let client = world.tenant(tenant).ok_or("the tenant has no cluster")?;
-        let nodes = Api::<Node>::all(client).list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let nodes = Api::<Node>::all(client)
+            .list(&ListParams::default())
+            .await
+            .map_err(|error| error.to_string())?;
         let mut ready: Vec<String> = nodes
             .iter()
             .filter(|node| {
                 let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-                conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True")
+                conditions
+                    .into_iter()
+                    .flatten()
+                    .any(|one| one.type_ == "Ready" && one.status == "True")
             })
             .map(ResourceExt::name_any)
             .collect();
         ready.sort();
-        if ready == names && nodes.items.len() == names.len() { Ok(()) } else { Err(format!("{ready:?} of {}", nodes.items.len())) }
+        if ready == names && nodes.items.len() == names.len() {
+            Ok(())
+        } else {
+            Err(format!("{ready:?} of {}", nodes.items.len()))
+        }
     })
     .await;
 }
 
 /// An operator sets an annotation on a host; in `hosts`, too.
-pub(crate) async fn annotate(world: &World, hosts: &mut BTreeMap<String, Value>, host: &str, key: &str, value: &str) {
+pub(crate) async fn annotate(
+    world: &World,
+    hosts: &mut BTreeMap<String, Value>,
+    host: &str,
+    key: &str,
+    value: &str,
+) {
     let change = json!({"metadata": {"annotations": {key: value}}});
-    world.hosts().patch(host, &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+    world
+        .hosts()
+        .patch(host, &PatchParams::default(), &Patch::Merge(&change))
+        .await
+        .unwrap();
     hosts.get_mut(host).unwrap()["metadata"]["annotations"][key] = json!(value);
 }
 
@@ -174,40 +221,85 @@ async fn life(out: Arc<Fault>, back: Arc<Fault>) {
             return host;
         }
         host.stop().await;
-        annotate(&world, &mut hosts, "bare-metal-1", "metal3.vcluster.com/dns-servers", "44.128.0.5").await;
-        annotate(&world, &mut hosts, "bare-metal-2", "rack.example.com/note", "checked").await;
+        annotate(
+            &world,
+            &mut hosts,
+            "bare-metal-1",
+            "metal3.vcluster.com/dns-servers",
+            "44.128.0.5",
+        )
+        .await;
+        annotate(
+            &world,
+            &mut hosts,
+            "bare-metal-2",
+            "rack.example.com/note",
+            "checked",
+        )
+        .await;
         world.host().await
     })
     .1;
     all_available(&world).await;
     nodes_ready(&world, "one", &["bare-metal-1", "bare-metal-2"]).await;
-    assert_eq!(history.claims().len(), 2, "names repeat, so no third claim was ever made: {:?}", history.claims());
+    assert_eq!(
+        history.claims().len(),
+        2,
+        "names repeat, so no third claim was ever made: {:?}",
+        history.claims()
+    );
 
     host.stop().await;
     let host = world.host_behind(&back).await;
     delete_tenant(&world, "one").await;
     let host = if ends_before(&world, &back, is_gone).await {
         host.stop().await;
-        annotate(&world, &mut hosts, "bare-metal-1", "metal3.vcluster.com/dns-servers", "44.128.0.6").await;
-        annotate(&world, &mut hosts, "bare-metal-2", "rack.example.com/note", "checked again").await;
+        annotate(
+            &world,
+            &mut hosts,
+            "bare-metal-1",
+            "metal3.vcluster.com/dns-servers",
+            "44.128.0.6",
+        )
+        .await;
+        annotate(
+            &world,
+            &mut hosts,
+            "bare-metal-2",
+            "rack.example.com/note",
+            "checked again",
+        )
+        .await;
         world.host().await
     } else {
         host
     };
     nothing_left(&world).await;
-    assert_eq!(free_hosts(&world).await, hosts, "the hosts are byte for byte what they were");
+    assert_eq!(
+        free_hosts(&world).await,
+        hosts,
+        "the hosts are byte for byte what they were"
+    );
     history.is_clean(&world).await;
     history.names_are_exclusive();
     host.stop().await;
 }
 
 /// Waits until the host has ended (true), or has come so far without.
-async fn ends_before(world: &World, fault: &Fault, far: impl AsyncFn(&World) -> Result<bool, String>) -> bool {
+async fn ends_before(
+    world: &World,
+    fault: &Fault,
+    far: impl AsyncFn(&World) -> Result<bool, String>,
+) -> bool {
     eventually("the host ends, or has nothing more to write", || async {
         if fault.is_dead() {
             return Ok(true);
         }
-        if far(world).await? { Ok(false) } else { Err(fault.log().join("\n")) }
+        if far(world).await? {
+            Ok(false)
+        } else {
+            Err(fault.log().join("\n"))
+        }
     })
     .await
 }
@@ -219,7 +311,11 @@ async fn are_available(world: &World) -> Result<bool, String> {
 
 async fn is_gone(world: &World) -> Result<bool, String> {
     let tenants: Api<api::VirtualClusterInstance> = Api::namespaced(world.client.clone(), "p-default");
-    Ok(tenants.get_opt("one").await.map_err(|error| error.to_string())?.is_none())
+    Ok(tenants
+        .get_opt("one")
+        .await
+        .map_err(|error| error.to_string())?
+        .is_none())
 }
 
 /// One life for each number, until one is not struck on either way any more.
@@ -235,9 +331,25 @@ async fn each_in_turn(faults: fn(usize) -> (Arc<Fault>, Arc<Fault>)) {
     let mut last = 0;
     while let Some((number, out, back, lived)) = lives.next().await {
         if let Err(error) = lived {
-            let panic = error.try_into_panic().ok().and_then(|panic| panic.downcast::<String>().ok());
-            let tail = |fault: &Fault| fault.log().iter().rev().take(4).cloned().collect::<Vec<_>>().join(" < ");
-            failed.push(format!("{number}: {panic:?}; out: {}; back: {}", tail(&out), tail(&back)));
+            let panic = error
+                .try_into_panic()
+                .ok()
+                .and_then(|panic| panic.downcast::<String>().ok());
+            let tail = |fault: &Fault| {
+                fault
+                    .log()
+                    .iter()
+                    .rev()
+                    .take(4)
+                    .cloned()
+                    .collect::<Vec<_>>()
+                    .join(" < ")
+            };
+            failed.push(format!(
+                "{number}: {panic:?}; out: {}; back: {}",
+                tail(&out),
+                tail(&back)
+            ));
         } else if !out.has_struck() && !back.has_struck() {
             last = number;
             break;
@@ -257,7 +369,13 @@ async fn a_tenant_comes_and_goes_and_leaves_the_hosts_as_they_were() {
 /// same; so each way has one of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_ends_after_any_of_its_writes_is_taken_up_by_the_next() {
-    each_in_turn(|number| (Fault::new(Ends::After(number)), Fault::new(Ends::LosingAnswer(number)))).await;
+    each_in_turn(|number| {
+        (
+            Fault::new(Ends::After(number)),
+            Fault::new(Ends::LosingAnswer(number)),
+        )
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

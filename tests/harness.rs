@@ -37,27 +37,42 @@ const PLATFORM: &str = "platform";
 
 /// The repository.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent").to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests/ has a parent")
+        .to_owned()
 }
 
 /// The `hostler` binary, which `make test` builds.
 pub(crate) fn hostler() -> PathBuf {
     let path = root().join("target/debug/hostler");
-    assert!(path.exists(), "{} is missing: run the tests with `make test`", path.display());
+    assert!(
+        path.exists(),
+        "{} is missing: run the tests with `make test`",
+        path.display()
+    );
     path
 }
 
 /// Directory of our components, which `make test` builds.
 pub(crate) fn components() -> PathBuf {
     let path = root().join("target/components");
-    assert!(path.join("driver-metal3.wasm").exists(), "no components in {}: run `make test`", path.display());
+    assert!(
+        path.join("driver-metal3.wasm").exists(),
+        "no components in {}: run `make test`",
+        path.display()
+    );
     path
 }
 
 /// Directory of the components that only tests load.
 pub(crate) fn fixtures() -> PathBuf {
     let path = root().join("target/fixtures");
-    assert!(path.is_dir(), "no fixtures in {}: run `make test`", path.display());
+    assert!(
+        path.is_dir(),
+        "no fixtures in {}: run `make test`",
+        path.display()
+    );
     path
 }
 
@@ -103,7 +118,15 @@ impl World {
         wire::install(&client, definitions).await.unwrap();
         let network = Network::new();
         let lab = Lab::start(client.clone(), network.clone(), lab, stop.clone());
-        let world = Self { server, client, network, base, folder, stop, _lab: lab };
+        let world = Self {
+            server,
+            client,
+            network,
+            base,
+            folder,
+            stop,
+            _lab: lab,
+        };
         world.plug(&components()).await;
         world
     }
@@ -147,7 +170,11 @@ impl World {
             let (server, fault) = (self.server.clone(), fault.clone());
             move |cluster| {
                 let service = server.service(cluster, Identity::host("system:hostler"));
-                Ok(if cluster == PLATFORM { fault.client(service) } else { fault.tenant_client(service) })
+                Ok(if cluster == PLATFORM {
+                    fault.client(service)
+                } else {
+                    fault.tenant_client(service)
+                })
             }
         });
         self.start(state, clients, fault, settings, &required).await
@@ -160,7 +187,8 @@ impl World {
         settings: Settings,
         required: &RequiredPlugins,
     ) -> Host {
-        self.start("state", clients, &Fault::none(), settings, required).await
+        self.start("state", clients, &Fault::none(), settings, required)
+            .await
     }
 
     async fn start(
@@ -175,7 +203,9 @@ impl World {
         fault.ends(stop.clone());
         let state = self.folder.path().join(state);
         warm::start(&state, &components()).await;
-        let catalog = wire::catalog(&self.plugins(), &state, required, hostler()).await.unwrap();
+        let catalog = wire::catalog(&self.plugins(), &state, required, hostler())
+            .await
+            .unwrap();
         let client = clients(PLATFORM).unwrap();
         let (base, tenants) = (self.base.clone(), self.folder.path().join("tenants"));
         let control_planes = Arc::new(planes::Planes {
@@ -183,8 +213,17 @@ impl World {
             server: self.server.clone(),
             fault: fault.clone(),
         });
-        let settings = Settings { installation: "test".to_owned(), ..settings };
-        let task = tokio::spawn(wire::controllers(client, catalog, control_planes, settings, stop.clone()));
+        let settings = Settings {
+            installation: "test".to_owned(),
+            ..settings
+        };
+        let task = tokio::spawn(wire::controllers(
+            client,
+            catalog,
+            control_planes,
+            settings,
+            stop.clone(),
+        ));
         Host { stop, task }
     }
 
@@ -209,7 +248,9 @@ impl World {
         let name = object.name_any();
         let params = PatchParams::apply("tester").force();
         eventually(&format!("applying {name}"), || async {
-            api.patch(&name, &params, &Patch::Apply(&object)).await.map_err(|error| error.to_string())
+            api.patch(&name, &params, &Patch::Apply(&object))
+                .await
+                .map_err(|error| error.to_string())
         })
         .await;
     }
@@ -219,12 +260,18 @@ impl World {
         let object: DynamicObject =
             serde_json::from_value(serde_saphyr::from_str::<Value>(text).unwrap()).unwrap();
         let api = self.api_of(&object).await;
-        api.create(&PostParams::default(), &object).await.unwrap_err().to_string()
+        api.create(&PostParams::default(), &object)
+            .await
+            .unwrap_err()
+            .to_string()
     }
 
     async fn api_of(&self, object: &DynamicObject) -> Api<DynamicObject> {
         let types = object.types.clone().unwrap();
-        let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
+        let (group, version) = types
+            .api_version
+            .split_once('/')
+            .unwrap_or(("", &types.api_version));
         let kind = GroupVersionKind::gvk(group, version, &types.kind);
         let (resource, capabilities) = pinned_kind(&self.client, &kind).await.unwrap();
         match capabilities.scope {
@@ -245,13 +292,19 @@ impl World {
 
     /// All hosts as JSON, by name.
     pub(crate) fn hosts(&self) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), "default", &hostler_lab::crds::bare_metal_hosts())
+        Api::namespaced_with(
+            self.client.clone(),
+            "default",
+            &hostler_lab::crds::bare_metal_hosts(),
+        )
     }
 
     /// Administrator's client of the tenant whose control plane has this name.
     pub(crate) fn tenant(&self, name: &str) -> Option<Client> {
         let cluster = self.server.clusters().into_iter().find(|cluster| {
-            cluster.rsplit_once('-').is_some_and(|(virtual_cluster, _)| virtual_cluster == name)
+            cluster
+                .rsplit_once('-')
+                .is_some_and(|(virtual_cluster, _)| virtual_cluster == name)
         })?;
         Some(self.server.client(&cluster, Identity::administrator()))
     }
@@ -267,7 +320,11 @@ impl Host {
     /// Stops it and waits until it is gone.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        tokio::time::timeout(PATIENCE, self.task).await.expect("a host ends when told").unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, self.task)
+            .await
+            .expect("a host ends when told")
+            .unwrap()
+            .unwrap();
     }
 }
 
@@ -282,7 +339,10 @@ where
             Ok(yes) => return yes,
             Err(no) => no,
         };
-        assert!(tokio::time::Instant::now() < end, "{what}: not within {PATIENCE:?}: {no}");
+        assert!(
+            tokio::time::Instant::now() < end,
+            "{what}: not within {PATIENCE:?}: {no}"
+        );
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -30,7 +30,11 @@ struct Sight {
 
 impl Laboratory {
     fn new() -> Self {
-        Self { folder: tempfile::tempdir().unwrap(), process: None, starts: 0 }
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            process: None,
+            starts: 0,
+        }
     }
 
     fn data(&self) -> PathBuf {
@@ -65,7 +69,11 @@ impl Laboratory {
         self.process = Some(child);
         eventually("the laboratory is ready", || async {
             let text = std::fs::read_to_string(&said).unwrap_or_default();
-            if text.lines().any(|line| line == "lab ready") { Ok(()) } else { Err(text) }
+            if text.lines().any(|line| line == "lab ready") {
+                Ok(())
+            } else {
+                Err(text)
+            }
         })
         .await;
     }
@@ -82,8 +90,13 @@ impl Laboratory {
         let client = client(&self.kubeconfig()).await?;
         let all = ListParams::default();
         let text = |error: kube::Error| error.to_string();
-        let claims = Api::<api::NodeClaim>::all(client.clone()).list(&all).await.map_err(text)?.items;
-        let hosts = Api::<DynamicObject>::namespaced_with(client, "default", &hostler_lab::crds::bare_metal_hosts());
+        let claims = Api::<api::NodeClaim>::all(client.clone())
+            .list(&all)
+            .await
+            .map_err(text)?
+            .items;
+        let hosts =
+            Api::<DynamicObject>::namespaced_with(client, "default", &hostler_lab::crds::bare_metal_hosts());
         let hosts = hosts.list(&all).await.map_err(text)?.items;
         Ok(Sight { claims, hosts })
     }
@@ -92,7 +105,11 @@ impl Laboratory {
     async fn die_when(&mut self, moment: &str, is_there: impl Fn(&Sight) -> bool) {
         eventually(moment, || async {
             let sight = self.sight().await?;
-            if is_there(&sight) { Ok(()) } else { Err(sight.tell()) }
+            if is_there(&sight) {
+                Ok(())
+            } else {
+                Err(sight.tell())
+            }
         })
         .await;
         self.kill();
@@ -109,7 +126,11 @@ impl Laboratory {
                     && !is_lent(host)
             });
             if free.count() == 2 {
-                Ok(sight.hosts.iter().map(|host| (host.name_any(), essence(host))).collect())
+                Ok(sight
+                    .hosts
+                    .iter()
+                    .map(|host| (host.name_any(), essence(host)))
+                    .collect())
             } else {
                 Err(sight.tell())
             }
@@ -130,8 +151,16 @@ impl Drop for Laboratory {
 
 impl Sight {
     fn tell(&self) -> String {
-        let hosts = self.hosts.iter().map(|host| format!("{} {} lent: {}", host.name_any(), state(host), is_lent(host)));
-        self.claims.iter().map(told).chain(hosts).collect::<Vec<_>>().join("\n")
+        let hosts = self
+            .hosts
+            .iter()
+            .map(|host| format!("{} {} lent: {}", host.name_any(), state(host), is_lent(host)));
+        self.claims
+            .iter()
+            .map(told)
+            .chain(hosts)
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
     fn any_host(&self, wanted: &str) -> bool {
@@ -140,7 +169,10 @@ impl Sight {
 }
 
 fn state(host: &DynamicObject) -> &str {
-    host.data.pointer("/status/provisioning/state").and_then(Value::as_str).unwrap_or_default()
+    host.data
+        .pointer("/status/provisioning/state")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 fn is_lent(host: &DynamicObject) -> bool {
@@ -155,9 +187,16 @@ async fn client(kubeconfig: &Path) -> Result<Client, String> {
 
 /// Runs the kubectl on the PATH.
 fn kubectl(kubeconfig: &Path, args: &[&str]) -> String {
-    let output = Command::new("kubectl").arg("--kubeconfig").arg(kubeconfig).args(args).output();
+    let output = Command::new("kubectl")
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .args(args)
+        .output();
     let output = output.expect("kubectl is on the PATH");
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     assert!(output.status.success(), "kubectl {args:?}: {err}");
     out.into_owned()
 }
@@ -170,58 +209,156 @@ fn copy(from: &Path, to: PathBuf) -> PathBuf {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_laboratory_killed_on_the_way_out_and_on_the_way_back_reaches_the_same_end() {
     let mut lab = Laboratory::new();
-    lab.start(&["--apply", "examples/01-lab/project.yaml", "--apply", "examples/01-lab/provider.yaml", "--apply", "examples/01-lab/hosts.yaml"]).await;
+    lab.start(&[
+        "--apply",
+        "examples/01-lab/project.yaml",
+        "--apply",
+        "examples/01-lab/provider.yaml",
+        "--apply",
+        "examples/01-lab/hosts.yaml",
+    ])
+    .await;
     let before = lab.free_hosts().await;
     let listen = std::fs::read_to_string(lab.data().join("listen")).unwrap();
     let kubeconfig = copy(&lab.kubeconfig(), lab.folder.path().join("first.kubeconfig"));
-    kubectl(&kubeconfig, &["apply", "-f", root().join("examples/01-lab/tenant.yaml").to_str().unwrap()]);
+    kubectl(
+        &kubeconfig,
+        &[
+            "apply",
+            "-f",
+            root().join("examples/01-lab/tenant.yaml").to_str().unwrap(),
+        ],
+    );
 
-    lab.die_when("claims exist", |sight| !sight.claims.is_empty()).await;
-    lab.die_when("a host is lent", |sight| sight.hosts.iter().any(is_lent)).await;
-    lab.die_when("an image is being written", |sight| sight.any_host("provisioning") || sight.any_host("provisioned")).await;
-    lab.die_when("an image is written", |sight| sight.any_host("provisioned")).await;
-    lab.die_when("a node has joined", |sight| sight.claims.iter().any(|claim| phase(claim) == "Available")).await;
-    eventually("two claims Available", || async {
-        let sight = lab.sight().await?;
-        let available = sight.claims.iter().filter(|claim| phase(claim) == "Available").count();
-        if available == 2 && sight.claims.len() == 2 { Ok(()) } else { Err(sight.tell()) }
+    lab.die_when("claims exist", |sight| !sight.claims.is_empty())
+        .await;
+    lab.die_when("a host is lent", |sight| sight.hosts.iter().any(is_lent))
+        .await;
+    lab.die_when("an image is being written", |sight| {
+        sight.any_host("provisioning") || sight.any_host("provisioned")
     })
     .await;
-    let tenant = copy(&lab.tenant_kubeconfig(), lab.folder.path().join("first.tenant.kubeconfig"));
+    lab.die_when("an image is written", |sight| sight.any_host("provisioned"))
+        .await;
+    lab.die_when("a node has joined", |sight| {
+        sight.claims.iter().any(|claim| phase(claim) == "Available")
+    })
+    .await;
+    eventually("two claims Available", || async {
+        let sight = lab.sight().await?;
+        let available = sight
+            .claims
+            .iter()
+            .filter(|claim| phase(claim) == "Available")
+            .count();
+        if available == 2 && sight.claims.len() == 2 {
+            Ok(())
+        } else {
+            Err(sight.tell())
+        }
+    })
+    .await;
+    let tenant = copy(
+        &lab.tenant_kubeconfig(),
+        lab.folder.path().join("first.tenant.kubeconfig"),
+    );
     ready_nodes(&tenant, 2).await;
 
     lab.kill();
     lab.start(&[]).await;
-    assert_eq!(std::fs::read_to_string(lab.data().join("listen")).unwrap(), listen, "the port is kept");
+    assert_eq!(
+        std::fs::read_to_string(lab.data().join("listen")).unwrap(),
+        listen,
+        "the port is kept"
+    );
     ready_nodes(&tenant, 2).await;
     let nodes = kubectl(&tenant, &["get", "nodes", "--no-headers"]);
-    assert_eq!(nodes.lines().filter(|line| line.contains(" Ready ")).count(), 2, "{nodes}");
-    let shown = kubectl(&kubeconfig, &["get", "nodeclaims.management.loft.sh", "-A", "--no-headers"]);
-    assert_eq!(shown.lines().filter(|line| line.contains("Available")).count(), 2, "{shown}");
-    assert_eq!(std::fs::read(lab.tenant_kubeconfig()).unwrap(), std::fs::read(&tenant).unwrap());
+    assert_eq!(
+        nodes.lines().filter(|line| line.contains(" Ready ")).count(),
+        2,
+        "{nodes}"
+    );
+    let shown = kubectl(
+        &kubeconfig,
+        &["get", "nodeclaims.management.loft.sh", "-A", "--no-headers"],
+    );
+    assert_eq!(
+        shown.lines().filter(|line| line.contains("Available")).count(),
+        2,
+        "{shown}"
+    );
+    assert_eq!(
+        std::fs::read(lab.tenant_kubeconfig()).unwrap(),
+        std::fs::read(&tenant).unwrap()
+    );
 
-    kubectl(&kubeconfig, &["delete", "virtualclusterinstances.management.loft.sh", "one", "-n", "p-default", "--wait=false"]);
+    kubectl(
+        &kubeconfig,
+        &[
+            "delete",
+            "virtualclusterinstances.management.loft.sh",
+            "one",
+            "-n",
+            "p-default",
+            "--wait=false",
+        ],
+    );
     lab.die_when("claims are on their way out", |sight| {
-        sight.claims.iter().any(|claim| claim.metadata.deletion_timestamp.is_some())
+        sight
+            .claims
+            .iter()
+            .any(|claim| claim.metadata.deletion_timestamp.is_some())
     })
     .await;
     lab.die_when("a host is being cleaned", |sight| {
         sight.any_host("deprovisioning") || sight.hosts.iter().all(|host| state(host) == "available")
     })
     .await;
-    lab.die_when("a host is free", |sight| sight.hosts.iter().any(|host| !is_lent(host))).await;
-    assert_eq!(lab.free_hosts().await, before, "the hosts are byte for byte what they were");
+    lab.die_when("a host is free", |sight| {
+        sight.hosts.iter().any(|host| !is_lent(host))
+    })
+    .await;
+    assert_eq!(
+        lab.free_hosts().await,
+        before,
+        "the hosts are byte for byte what they were"
+    );
     let client = client(&kubeconfig).await.unwrap();
     eventually("nothing of the tenant is left", || async {
         let (all, text) = (ListParams::default(), |error: kube::Error| error.to_string());
-        let tenants = Api::<api::VirtualClusterInstance>::all(client.clone()).list(&all).await.map_err(text)?.items.len();
-        let claims = Api::<api::NodeClaim>::all(client.clone()).list(&all).await.map_err(text)?.items.len();
-        let enrollments = Api::<api::Enrollment>::all(client.clone()).list(&all).await.map_err(text)?.items.len();
-        let secrets = Api::<Secret>::namespaced(client.clone(), "default").list(&all).await.map_err(text)?;
-        let secrets = secrets.iter().filter(|secret| !secret.name_any().ends_with("-bmc")).count();
+        let tenants = Api::<api::VirtualClusterInstance>::all(client.clone())
+            .list(&all)
+            .await
+            .map_err(text)?
+            .items
+            .len();
+        let claims = Api::<api::NodeClaim>::all(client.clone())
+            .list(&all)
+            .await
+            .map_err(text)?
+            .items
+            .len();
+        let enrollments = Api::<api::Enrollment>::all(client.clone())
+            .list(&all)
+            .await
+            .map_err(text)?
+            .items
+            .len();
+        let secrets = Api::<Secret>::namespaced(client.clone(), "default")
+            .list(&all)
+            .await
+            .map_err(text)?;
+        let secrets = secrets
+            .iter()
+            .filter(|secret| !secret.name_any().ends_with("-bmc"))
+            .count();
         let files = usize::from(lab.tenant_kubeconfig().exists());
         let left = [tenants, claims, enrollments, secrets, files];
-        if left == [0; 5] { Ok(()) } else { Err(format!("tenants, claims, enrollments, secrets, files: {left:?}")) }
+        if left == [0; 5] {
+            Ok(())
+        } else {
+            Err(format!("tenants, claims, enrollments, secrets, files: {left:?}"))
+        }
     })
     .await;
     lab.kill();
@@ -231,12 +368,22 @@ async fn a_laboratory_killed_on_the_way_out_and_on_the_way_back_reaches_the_same
 async fn ready_nodes(kubeconfig: &Path, count: usize) {
     let client = client(kubeconfig).await.unwrap();
     eventually("the tenant's nodes are Ready", || async {
-        let nodes = Api::<Node>::all(client.clone()).list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let nodes = Api::<Node>::all(client.clone())
+            .list(&ListParams::default())
+            .await
+            .map_err(|error| error.to_string())?;
         let ready = nodes.iter().filter(|node| {
             let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-            conditions.into_iter().flatten().any(|one| one.type_ == "Ready" && one.status == "True")
+            conditions
+                .into_iter()
+                .flatten()
+                .any(|one| one.type_ == "Ready" && one.status == "True")
         });
-        if ready.count() == count { Ok(()) } else { Err(format!("{} nodes", nodes.items.len())) }
+        if ready.count() == count {
+            Ok(())
+        } else {
+            Err(format!("{} nodes", nodes.items.len()))
+        }
     })
     .await;
 }

@@ -1,5 +1,10 @@
 //! Every test over more than one crate, in one binary: the sandbox is linked once.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test that cannot go on says so and ends")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test that cannot go on says so and ends"
+)]
 
 mod cli;
 mod conformance;

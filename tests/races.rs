@@ -39,7 +39,11 @@ impl Place {
         }
         world.apply(&rack(servers)).await;
         let hosts = all_free(&world, servers).await;
-        Self { world, history, hosts }
+        Self {
+            world,
+            history,
+            hosts,
+        }
     }
 
     /// Sets the quantity of the tenant's pool; makes the tenant if it is not there.
@@ -104,7 +108,11 @@ spec:
 
 /// Manifest of a tenant with one pool; `more` are further lines of the pool.
 fn tenant(name: &str, quantity: usize, more: &str) -> String {
-    let more = if more.is_empty() { String::new() } else { format!("                  {more}\n") };
+    let more = if more.is_empty() {
+        String::new()
+    } else {
+        format!("                  {more}\n")
+    };
     format!(
         r"apiVersion: management.loft.sh/v1
 kind: VirtualClusterInstance
@@ -146,7 +154,12 @@ async fn delete_claim(world: &World, name: &str) {
 /// Settings with short waits.
 fn impatient() -> Settings {
     let moment = Duration::from_secs(1);
-    Settings { unreachable_after: moment, node_deletion_cap: moment, capacity_retry: moment, ..Settings::default() }
+    Settings {
+        unreachable_after: moment,
+        node_deletion_cap: moment,
+        capacity_retry: moment,
+        ..Settings::default()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,13 +183,27 @@ async fn of_two_claims_for_one_host_one_gets_it_and_the_other_waits_until_it_is_
         }
     })
     .await;
-    assert!(second.status.clone().unwrap().message.is_some_and(|message| !message.is_empty()));
+    assert!(
+        second
+            .status
+            .clone()
+            .unwrap()
+            .message
+            .is_some_and(|message| !message.is_empty())
+    );
 
     delete_claim(&place.world, &first.name_any()).await;
     eventually("the one that waited has it", || async {
         let claims = claims(&place.world).await?;
-        let now = claims.iter().find(|claim| claim.uid() == second.uid()).ok_or("the claim is gone")?;
-        if phase(now) == "Available" { Ok(()) } else { Err(told(now)) }
+        let now = claims
+            .iter()
+            .find(|claim| claim.uid() == second.uid())
+            .ok_or("the claim is gone")?;
+        if phase(now) == "Available" {
+            Ok(())
+        } else {
+            Err(told(now))
+        }
     })
     .await;
     let uid = place.hosts[&server(1)]["metadata"]["uid"].as_str().unwrap();
@@ -204,7 +231,17 @@ async fn two_hosts_at_work_on_the_same_claims_give_each_claim_one_machine() {
         .await
         .unwrap()
         .iter()
-        .map(|claim| claim.status.clone().unwrap().machine.unwrap().object.unwrap().name)
+        .map(|claim| {
+            claim
+                .status
+                .clone()
+                .unwrap()
+                .machine
+                .unwrap()
+                .object
+                .unwrap()
+                .name
+        })
         .collect();
     let servers: BTreeSet<String> = (1..=MANY).map(server).collect();
     assert_eq!(names, servers);

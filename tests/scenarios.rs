@@ -14,7 +14,10 @@ use crate::harness::World;
 #[case::unhealthy(json!({ "metadata": { "annotations": { "capm3.metal3.io/unhealthy": "disk" } } }), "/metadata/annotations/capm3.metal3.io~1unhealthy")]
 #[case::another_rack(json!({ "metadata": { "labels": { "role": "spare" } } }), "/metadata/labels/role")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_was_changed_in_use_goes_back_with_the_change(#[case] change: Value, #[case] place: &str) {
+async fn a_host_that_was_changed_in_use_goes_back_with_the_change(
+    #[case] change: Value,
+    #[case] place: &str,
+) {
     let world = World::new().await;
     let host = world.host().await;
     world.example().await;
@@ -24,7 +27,11 @@ async fn a_host_that_was_changed_in_use_goes_back_with_the_change(#[case] change
     for machine in world.hosts().list(&ListParams::default()).await.unwrap() {
         world
             .hosts()
-            .patch(&machine.name_any(), &PatchParams::default(), &Patch::Merge(&change))
+            .patch(
+                &machine.name_any(),
+                &PatchParams::default(),
+                &Patch::Merge(&change),
+            )
             .await
             .unwrap();
     }

@@ -44,7 +44,10 @@ impl Lab {
                 return Ok((Self { child, folder }, took));
             }
         }
-        bail!("the lab ended before it was ready; see {}", folder.path().join("hostler.log").display())
+        bail!(
+            "the lab ended before it was ready; see {}",
+            folder.path().join("hostler.log").display()
+        )
     }
 
     async fn client(&self) -> Result<Client> {
@@ -57,7 +60,10 @@ impl Lab {
     fn memory(&self) -> Result<f64> {
         let id = self.child.id().context("the lab has ended")?;
         let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .context("no VmRSS")?;
         let kib: f64 = line.split_whitespace().nth(1).context("no number")?.parse()?;
         Ok(kib / 1024.0)
     }
@@ -65,7 +71,10 @@ impl Lab {
     /// Ends it and gives its data back for another start.
     async fn end(mut self) -> Result<tempfile::TempDir> {
         if let Some(id) = self.child.id() {
-            Command::new("kill").args(["-INT", &id.to_string()]).status().await?;
+            Command::new("kill")
+                .args(["-INT", &id.to_string()])
+                .status()
+                .await?;
         }
         self.child.wait().await?;
         Ok(self.folder)
@@ -73,12 +82,19 @@ impl Lab {
 }
 
 fn root() -> PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ has a parent").to_owned()
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests/ has a parent")
+        .to_owned()
 }
 
 fn binary() -> Result<PathBuf> {
     let path = root().join("target/release/hostler");
-    if path.exists() { Ok(path) } else { bail!("{} is missing; run `make bench`", path.display()) }
+    if path.exists() {
+        Ok(path)
+    } else {
+        bail!("{} is missing; run `make bench`", path.display())
+    }
 }
 
 /// Smallest, middle and largest, in milliseconds.
@@ -109,7 +125,10 @@ async fn main() -> Result<()> {
         again.push(took);
         lab.end().await?;
     }
-    println!("| on an empty directory (components are compiled) | {} |", spread(&mut fresh));
+    println!(
+        "| on an empty directory (components are compiled) | {} |",
+        spread(&mut fresh)
+    );
     println!("| again on the same directory | {} |\n", spread(&mut again));
 
     let (lab, _) = Lab::start(tempfile::tempdir()?, &[]).await?;
@@ -124,7 +143,10 @@ async fn main() -> Result<()> {
     let (lab, _) = Lab::start(tempfile::tempdir()?, &["--servers", "1000"]).await?;
     path::wait_for_hosts(&lab.client().await?, 1000).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    println!("| with 1,000 simulated hosts, all available | {:.0} |", lab.memory()?);
+    println!(
+        "| with 1,000 simulated hosts, all available | {:.0} |",
+        lab.memory()?
+    );
     lab.end().await?;
     Ok(())
 }

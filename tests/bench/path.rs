@@ -34,7 +34,15 @@ impl Seen {
 pub(crate) async fn measure(lab: &Lab) -> Result<()> {
     let client = lab.client().await?;
     for file in ["project.yaml", "provider.yaml", "hosts.yaml"] {
-        kubectl(lab, &["apply", "-f", &root().join("examples/01-lab").join(file).display().to_string()]).await?;
+        kubectl(
+            lab,
+            &[
+                "apply",
+                "-f",
+                &root().join("examples/01-lab").join(file).display().to_string(),
+            ],
+        )
+        .await?;
     }
     wait_for_hosts(&client, 2).await?;
     let times = hostler_lab::Options::default().times;
@@ -46,12 +54,19 @@ pub(crate) async fn measure(lab: &Lab) -> Result<()> {
         let seen = life(lab, &client).await?;
         taken.extend(seen.between("claim", "loan"));
         available.extend(seen.between("ready", "available"));
-        freed.extend(seen.between("delete", "free").map(|time| time.saturating_sub(back)));
+        freed.extend(
+            seen.between("delete", "free")
+                .map(|time| time.saturating_sub(back)),
+        );
     }
     println!("## The way of a claim\n\n| (ms) | least | middle | most |\n| --- | --- | --- | --- |");
     println!("| claim created → host taken | {} |", spread(&mut taken));
     println!("| node Ready → claim Available | {} |", spread(&mut available));
-    println!("| tenant deleted → hosts free, less {} ms simulated | {} |\n", back.as_millis(), spread(&mut freed));
+    println!(
+        "| tenant deleted → hosts free, less {} ms simulated | {} |\n",
+        back.as_millis(),
+        spread(&mut freed)
+    );
     Ok(())
 }
 
@@ -60,7 +75,12 @@ pub(crate) async fn wait_for_hosts(client: &Client, count: usize) -> Result<()> 
     let end = Instant::now() + PATIENCE;
     let hosts: Api<DynamicObject> = Api::all_with(client.clone(), &hostler_lab::crds::bare_metal_hosts());
     loop {
-        let free = hosts.list(&ListParams::default()).await?.iter().filter(|host| is_free(host)).count();
+        let free = hosts
+            .list(&ListParams::default())
+            .await?
+            .iter()
+            .filter(|host| is_free(host))
+            .count();
         if free >= count {
             return Ok(());
         }
@@ -72,8 +92,14 @@ pub(crate) async fn wait_for_hosts(client: &Client, count: usize) -> Result<()> 
 }
 
 fn is_free(host: &DynamicObject) -> bool {
-    let state = host.data.pointer("/status/provisioning/state").and_then(serde_json::Value::as_str);
-    let on = host.data.pointer("/status/poweredOn").and_then(serde_json::Value::as_bool);
+    let state = host
+        .data
+        .pointer("/status/provisioning/state")
+        .and_then(serde_json::Value::as_str);
+    let on = host
+        .data
+        .pointer("/status/poweredOn")
+        .and_then(serde_json::Value::as_bool);
     state == Some("available") && on == Some(false) && !host.annotations().contains_key(names::LOAN)
 }
 
@@ -89,24 +115,51 @@ async fn life(lab: &Lab, client: &Client) -> Result<Seen> {
             facts.extend((phase == Some("Available")).then_some("available"));
             facts
         })),
-        tokio::spawn(watch(hosts, hostler_lab::crds::bare_metal_hosts(), tell.clone(), |host: &DynamicObject| {
-            host.annotations().contains_key(names::LOAN).then_some("loan").into_iter().collect()
-        })),
+        tokio::spawn(watch(
+            hosts,
+            hostler_lab::crds::bare_metal_hosts(),
+            tell.clone(),
+            |host: &DynamicObject| {
+                host.annotations()
+                    .contains_key(names::LOAN)
+                    .then_some("loan")
+                    .into_iter()
+                    .collect()
+            },
+        )),
     ];
     let mut seen = Seen::default();
-    kubectl(lab, &["apply", "-f", &root().join("examples/01-lab/tenant.yaml").display().to_string()]).await?;
+    kubectl(
+        lab,
+        &[
+            "apply",
+            "-f",
+            &root().join("examples/01-lab/tenant.yaml").display().to_string(),
+        ],
+    )
+    .await?;
     let mut nodes = None;
     let end = Instant::now() + PATIENCE;
     while !seen.0.contains_key("available") {
         if nodes.is_none()
             && let Some(tenant) = tenant(lab).await?
         {
-            nodes = Some(tokio::spawn(watch(Api::<Node>::all(tenant), (), tell.clone(), |node: &Node| {
-                let ready = node.status.as_ref().and_then(|status| status.conditions.as_ref()).is_some_and(|all| {
-                    all.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-                });
-                ready.then_some("ready").into_iter().collect()
-            })));
+            nodes = Some(tokio::spawn(watch(
+                Api::<Node>::all(tenant),
+                (),
+                tell.clone(),
+                |node: &Node| {
+                    let ready = node
+                        .status
+                        .as_ref()
+                        .and_then(|status| status.conditions.as_ref())
+                        .is_some_and(|all| {
+                            all.iter()
+                                .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+                        });
+                    ready.then_some("ready").into_iter().collect()
+                },
+            )));
         }
         if let Ok(Some((fact, when))) = tokio::time::timeout(Duration::from_millis(50), told.recv()).await {
             seen.0.entry(fact.to_owned()).or_insert(when);
@@ -117,9 +170,12 @@ async fn life(lab: &Lab, client: &Client) -> Result<Seen> {
     }
     // The second machine too, so that the way back is the same each time.
     let all: Api<api::NodeClaim> = Api::all(client.clone());
-    while !all.list(&ListParams::default()).await?.iter().all(|claim| {
-        claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Available")
-    }) {
+    while !all
+        .list(&ListParams::default())
+        .await?
+        .iter()
+        .all(|claim| claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Available"))
+    {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     for watch in watches.into_iter().chain(nodes) {
@@ -147,7 +203,11 @@ async fn watch<K>(
 ) where
     K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {
-    let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff().applied_objects());
+    let mut events = std::pin::pin!(
+        watcher(api, watcher::Config::default())
+            .default_backoff()
+            .applied_objects()
+    );
     while let Some(event) = events.next().await {
         let Ok(object) = event else { continue };
         for fact in facts(&object) {

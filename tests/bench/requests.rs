@@ -39,7 +39,12 @@ pub(crate) async fn measure(client: &Client) -> Result<()> {
     let begun = Instant::now();
     let got = run(REQUESTS, |number| {
         let maps = maps.clone();
-        async move { Ok(maps.get(&format!("bench-{:04}", number % OBJECTS)).await.map(drop)?) }
+        async move {
+            Ok(maps
+                .get(&format!("bench-{:04}", number % OBJECTS))
+                .await
+                .map(drop)?)
+        }
     })
     .await?;
     row("get", got, begun.elapsed());
@@ -55,7 +60,12 @@ pub(crate) async fn measure(client: &Client) -> Result<()> {
         let maps = maps.clone();
         async move {
             let change = Patch::Merge(json!({ "data": { "number": number.to_string() } }));
-            maps.patch(&format!("bench-{:04}", number % OBJECTS), &PatchParams::default(), &change).await?;
+            maps.patch(
+                &format!("bench-{:04}", number % OBJECTS),
+                &PatchParams::default(),
+                &change,
+            )
+            .await?;
             Ok(())
         }
     })
@@ -68,7 +78,12 @@ pub(crate) async fn measure(client: &Client) -> Result<()> {
 
 /// From the answer of a patch until every watch has seen it.
 async fn fan_out(maps: &Api<ConfigMap>) -> Result<()> {
-    let version = maps.list(&ListParams::default().limit(1)).await?.metadata.resource_version.unwrap_or_default();
+    let version = maps
+        .list(&ListParams::default().limit(1))
+        .await?
+        .metadata
+        .resource_version
+        .unwrap_or_default();
     let watches = (0..WATCHES).map(|_| {
         let (maps, version) = (maps.clone(), version.clone());
         tokio::spawn(async move {
@@ -101,7 +116,11 @@ async fn fan_out(maps: &Api<ConfigMap>) -> Result<()> {
             last = last.max(seen);
         }
     }
-    row(&format!("watch: events to {WATCHES} watches, after the write's answer"), late, last - begun);
+    row(
+        &format!("watch: events to {WATCHES} watches, after the write's answer"),
+        late,
+        last - begun,
+    );
     Ok(())
 }
 

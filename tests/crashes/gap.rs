@@ -23,12 +23,18 @@ async fn an_operator_who_writes_before_each_write_of_a_loan_keeps_his_value() {
             let (hosts, edits) = (hosts.clone(), edits.clone());
             let host = line.split("/baremetalhosts/").nth(1).map(ToOwned::to_owned);
             async move {
-                let Some(host) = host.filter(|_| moment == Moment::Before) else { return };
+                let Some(host) = host.filter(|_| moment == Moment::Before) else {
+                    return;
+                };
                 let number = edits.fetch_add(1, Ordering::SeqCst);
                 // Each second write of the host is left in peace: nobody gets anywhere against one who never rests.
                 if number % 2 == 0 {
-                    let change = json!({"metadata": {"annotations": {"rack.example.com/edit": number.to_string()}}});
-                    hosts.patch(&host, &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+                    let change =
+                        json!({"metadata": {"annotations": {"rack.example.com/edit": number.to_string()}}});
+                    hosts
+                        .patch(&host, &PatchParams::default(), &Patch::Merge(&change))
+                        .await
+                        .unwrap();
                 }
             }
             .boxed()
@@ -42,15 +48,25 @@ async fn an_operator_who_writes_before_each_write_of_a_loan_keeps_his_value() {
     delete_tenant(&world, "one").await;
     nothing_left(&world).await;
     let after = free_hosts(&world).await;
-    let note = |host: &str| after[host]["metadata"]["annotations"]["rack.example.com/edit"].as_str().map(ToOwned::to_owned);
-    assert!(note("bare-metal-1").or(note("bare-metal-2")).is_some(), "somebody wrote");
+    let note = |host: &str| {
+        after[host]["metadata"]["annotations"]["rack.example.com/edit"]
+            .as_str()
+            .map(ToOwned::to_owned)
+    };
+    assert!(
+        note("bare-metal-1").or(note("bare-metal-2")).is_some(),
+        "somebody wrote"
+    );
     for (name, host) in &mut before {
         if let Some(note) = note(name) {
             host["metadata"]["annotations"]["rack.example.com/edit"] = json!(note);
         }
     }
     assert_eq!(after, before);
-    assert!(edits.load(Ordering::SeqCst) >= 8, "take and return of two hosts, each tried twice");
+    assert!(
+        edits.load(Ordering::SeqCst) >= 8,
+        "take and return of two hosts, each tried twice"
+    );
     history.is_clean(&world).await;
     host.stop().await;
 }

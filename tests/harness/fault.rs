@@ -64,12 +64,18 @@ impl Fault {
 
     /// The host never hears that this write (counted from one) landed, and lives on.
     pub(crate) fn losing(write: usize) -> Arc<Self> {
-        Arc::new(Self { lost: write, ..Self::blank(Ends::Never) })
+        Arc::new(Self {
+            lost: write,
+            ..Self::blank(Ends::Never)
+        })
     }
 
     /// Somebody else moves around each write.
     pub(crate) fn meddled(meddling: Meddling) -> Arc<Self> {
-        Arc::new(Self { meddling: Some(meddling), ..Self::blank(Ends::Never) })
+        Arc::new(Self {
+            meddling: Some(meddling),
+            ..Self::blank(Ends::Never)
+        })
     }
 
     fn blank(ends: Ends) -> Self {
@@ -132,7 +138,11 @@ impl Fault {
 
     /// Whether the host may still do anything.
     pub(super) fn alive(&self) -> Result<(), BoxError> {
-        if self.is_dead() { Err("this host has ended".into()) } else { Ok(()) }
+        if self.is_dead() {
+            Err("this host has ended".into())
+        } else {
+            Ok(())
+        }
     }
 
     /// One write of the host.
@@ -175,7 +185,14 @@ impl Fault {
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Client::new(Faulty { inner, fault: self.clone(), of_tenant: false }, "default")
+        Client::new(
+            Faulty {
+                inner,
+                fault: self.clone(),
+                of_tenant: false,
+            },
+            "default",
+        )
     }
 
     /// Likewise of a tenant.
@@ -187,7 +204,14 @@ impl Fault {
         B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        Client::new(Faulty { inner, fault: self.clone(), of_tenant: true }, "default")
+        Client::new(
+            Faulty {
+                inner,
+                fault: self.clone(),
+                of_tenant: true,
+            },
+            "default",
+        )
     }
 }
 
@@ -219,7 +243,10 @@ where
         let path = request.uri().path().to_owned();
         // Events are told, not state: a host that ends between two of them is in no new place.
         let is_write = !matches!(*request.method(), Method::GET | Method::HEAD) && !path.ends_with("/events");
-        let is_watch = request.uri().query().is_some_and(|query| query.split('&').any(|one| one.starts_with("watch=")));
+        let is_watch = request
+            .uri()
+            .query()
+            .is_some_and(|query| query.split('&').any(|one| one.starts_with("watch=")));
         let line = format!("{} {path}", request.method());
         let of_tenant = self.of_tenant;
         let ready = self.inner.clone();
@@ -230,10 +257,17 @@ where
                 return Err("the tenant's API does not answer".into());
             }
             if is_write {
-                return Ok(fault.write(line, inner.call(request)).await?.map(Passing::at_once));
+                return Ok(fault
+                    .write(line, inner.call(request))
+                    .await?
+                    .map(Passing::at_once));
             }
             let answer = inner.call(request).await.map_err(Into::into)?;
-            Ok(if is_watch { answer.map(|body| Passing::watched(body, fault)) } else { answer.map(Passing::at_once) })
+            Ok(if is_watch {
+                answer.map(|body| Passing::watched(body, fault))
+            } else {
+                answer.map(Passing::at_once)
+            })
         })
     }
 }

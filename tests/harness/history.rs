@@ -60,18 +60,28 @@ impl History {
             of_claims.lock().unwrap().claim(event);
             std::future::ready(())
         }));
-        Self { seen, _hosts: AbortOnDropHandle::new(hosts), _claims: AbortOnDropHandle::new(claims) }
+        Self {
+            seen,
+            _hosts: AbortOnDropHandle::new(hosts),
+            _claims: AbortOnDropHandle::new(claims),
+        }
     }
 
     /// Everything up to now was seen, and nothing of it was wrong.
     pub(crate) async fn is_clean(&self, world: &World) {
         eventually("the history is complete", || async {
-            let now = world.hosts().list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+            let now = world
+                .hosts()
+                .list(&ListParams::default())
+                .await
+                .map_err(|error| error.to_string())?;
             let seen = self.seen.lock().unwrap();
             let missing = now.iter().find(|host| {
                 seen.versions.get(&host.uid().unwrap_or_default()) != host.resource_version().as_ref()
             });
-            missing.map_or(Ok(()), |host| Err(format!("{} at {:?}", host.name_any(), host.resource_version())))
+            missing.map_or(Ok(()), |host| {
+                Err(format!("{} at {:?}", host.name_any(), host.resource_version()))
+            })
         })
         .await;
         let seen = self.seen.lock().unwrap();
@@ -92,7 +102,11 @@ impl History {
     /// uids of the claims that a host (by uid) was ever lent to.
     pub(crate) fn borrowers(&self, host: &str) -> Vec<String> {
         let seen = self.seen.lock().unwrap();
-        seen.loans.iter().filter(|(lent, _)| lent == host).map(|(_, claim)| claim.clone()).collect()
+        seen.loans
+            .iter()
+            .filter(|(lent, _)| lent == host)
+            .map(|(_, claim)| claim.clone())
+            .collect()
     }
 }
 
@@ -111,7 +125,8 @@ impl Seen {
 
     fn version(&mut self, host: &DynamicObject) {
         let (name, uid) = (host.name_any(), host.uid().unwrap_or_default());
-        self.versions.insert(uid.clone(), host.resource_version().unwrap_or_default());
+        self.versions
+            .insert(uid.clone(), host.resource_version().unwrap_or_default());
         let loan = match loan_of(host) {
             Ok(loan) => loan,
             Err(why) => return self.wrong.push(format!("{name}: {why}")),
@@ -122,20 +137,27 @@ impl Seen {
         };
         for (place, was) in stood {
             // Hosts of these worlds are registered empty: whatever is said to have stood here would be our own.
-            let is_empty = was.as_ref().is_none_or(|was| was.is_null() || *was == Value::Bool(false));
+            let is_empty = was
+                .as_ref()
+                .is_none_or(|was| was.is_null() || *was == Value::Bool(false));
             if place.starts_with("/spec/") && !is_empty {
-                self.wrong.push(format!("{name}: {was:?} is recorded as what stood at {place}"));
+                self.wrong
+                    .push(format!("{name}: {was:?} is recorded as what stood at {place}"));
             }
         }
         self.loans.insert((uid.clone(), claim.clone()));
         for (other, holder) in &self.standing {
             if *holder == claim && *other != uid {
-                self.wrong.push(format!("claim {claim} holds {name} and the host with uid {other}"));
+                self.wrong.push(format!(
+                    "claim {claim} holds {name} and the host with uid {other}"
+                ));
             }
         }
         let before = self.standing.insert(uid, claim.clone());
         if let Some(before) = before.filter(|before| *before != claim) {
-            self.wrong.push(format!("{name} went from claim {before} to {claim} without being free"));
+            self.wrong.push(format!(
+                "{name} went from claim {before} to {claim} without being free"
+            ));
         }
     }
 
@@ -149,8 +171,13 @@ impl Seen {
                     self.named.remove(&uid);
                     return;
                 };
-                if let Some((other, _)) = self.named.iter().find(|(other, named)| **other != uid && **named == machine) {
-                    self.shared.push(format!("claims {other} and {uid} both name {machine}"));
+                if let Some((other, _)) = self
+                    .named
+                    .iter()
+                    .find(|(other, named)| **other != uid && **named == machine)
+                {
+                    self.shared
+                        .push(format!("claims {other} and {uid} both name {machine}"));
                 }
                 self.named.insert(uid, machine);
             }
@@ -164,13 +191,24 @@ impl Seen {
 }
 
 fn loan_of(host: &DynamicObject) -> Result<Loan, String> {
-    let Some(text) = host.annotations().get(api::names::LOAN) else { return Ok(None) };
-    let record: Value = serde_json::from_str(text).map_err(|error| format!("a loan that cannot be read: {error}"))?;
-    let claim = record["claim"]["uid"].as_str().filter(|uid| !uid.is_empty()).ok_or("a loan to nobody")?;
+    let Some(text) = host.annotations().get(api::names::LOAN) else {
+        return Ok(None);
+    };
+    let record: Value =
+        serde_json::from_str(text).map_err(|error| format!("a loan that cannot be read: {error}"))?;
+    let claim = record["claim"]["uid"]
+        .as_str()
+        .filter(|uid| !uid.is_empty())
+        .ok_or("a loan to nobody")?;
     let places = record["places"].as_array().into_iter().flatten();
     let stood = places
         .filter(|place| place["by"] == "provision")
-        .map(|place| (place["path"].as_str().unwrap_or_default().to_owned(), place.get("was").cloned()))
+        .map(|place| {
+            (
+                place["path"].as_str().unwrap_or_default().to_owned(),
+                place.get("was").cloned(),
+            )
+        })
         .collect();
     Ok(Some((claim.to_owned(), stood)))
 }

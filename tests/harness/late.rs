@@ -68,7 +68,9 @@ where
             Self::AtOnce(body) => body.as_mut().poll_frame(context).map_err(Into::into),
             Self::Late { parts, next } => {
                 if next.is_none() {
-                    let Some((due, part)) = ready!(parts.poll_recv(context)) else { return Poll::Ready(None) };
+                    let Some((due, part)) = ready!(parts.poll_recv(context)) else {
+                        return Poll::Ready(None);
+                    };
                     *next = Some((Box::pin(tokio::time::sleep_until(due)), part));
                 }
                 if let Some((sleep, _)) = next {

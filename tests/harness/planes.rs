@@ -20,8 +20,16 @@ pub(super) struct Planes {
 impl Planes {
     /// Whether the tenant's cluster is there; its name ends with the begin of the tenant's uid.
     fn stands(&self, place: &TenantPlace) -> bool {
-        let short: String = place.uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
-        self.server.clusters().iter().any(|cluster| cluster.ends_with(&short))
+        let short: String = place
+            .uid
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .take(8)
+            .collect();
+        self.server
+            .clusters()
+            .iter()
+            .any(|cluster| cluster.ends_with(&short))
     }
 }
 
@@ -33,12 +41,18 @@ impl ControlPlane for Planes {
             return self.inner.ensure(place).await;
         }
         let made = async { Ok::<_, BoxError>(self.inner.ensure(place).await) };
-        self.fault.write(format!("ENSURE {}", place.name), made).await.map_err(ended)?
+        self.fault
+            .write(format!("ENSURE {}", place.name), made)
+            .await
+            .map_err(ended)?
     }
 
     async fn remove(&self, place: &TenantPlace) -> Result<bool, Reason> {
         let removed = async { Ok::<_, BoxError>(self.inner.remove(place).await) };
-        self.fault.write(format!("REMOVE {}", place.name), removed).await.map_err(ended)?
+        self.fault
+            .write(format!("REMOVE {}", place.name), removed)
+            .await
+            .map_err(ended)?
     }
 }
 

@@ -22,7 +22,11 @@ pub(super) async fn start(state: &Path, components: &Path) {
     if to.exists() {
         return;
     }
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&to).unwrap();
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&to)
+        .unwrap();
     for entry in std::fs::read_dir(warm.join(COMPILED)).unwrap().flatten() {
         std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
     }
@@ -34,10 +38,17 @@ async fn compiled(components: &Path) -> PathBuf {
     if kept.exists() {
         return kept;
     }
-    let fresh = tempfile::Builder::new().prefix(".components-").tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let required =
-        RequiredPlugins { resolver: "resolver-precedence".to_owned(), policies: vec!["policy-allowlist".to_owned()] };
-    let catalog = wire::catalog(components, fresh.path(), &required, hostler()).await.unwrap();
+    let fresh = tempfile::Builder::new()
+        .prefix(".components-")
+        .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
+        .unwrap();
+    let required = RequiredPlugins {
+        resolver: "resolver-precedence".to_owned(),
+        policies: vec!["policy-allowlist".to_owned()],
+    };
+    let catalog = wire::catalog(components, fresh.path(), &required, hostler())
+        .await
+        .unwrap();
     drop(catalog);
     // Where another process was faster, its directory is as good.
     match std::fs::rename(fresh.path(), &kept) {
@@ -47,7 +58,11 @@ async fn compiled(components: &Path) -> PathBuf {
 }
 
 fn digest(components: &Path) -> u64 {
-    let mut files: Vec<_> = std::fs::read_dir(components).unwrap().flatten().map(|entry| entry.path()).collect();
+    let mut files: Vec<_> = std::fs::read_dir(components)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
     files.sort();
     let mut digest = DefaultHasher::new();
     for file in files {

@@ -19,12 +19,21 @@ async fn register_anew(world: &World, name: &str) {
     let before = hosts.get(name).await.unwrap().uid();
     hosts.delete(name, &DeleteParams::default()).await.unwrap();
     let change = json!({"metadata": {"finalizers": null}});
-    match hosts.patch(name, &PatchParams::default(), &Patch::Merge(&change)).await {
+    match hosts
+        .patch(name, &PatchParams::default(), &Patch::Merge(&change))
+        .await
+    {
         Ok(_) => {}
         Err(kube::Error::Api(status)) if status.is_not_found() => {}
         Err(error) => panic!("{error}"),
     }
-    assert!(hosts.get_opt(name).await.unwrap().is_none_or(|host| host.uid() != before));
+    assert!(
+        hosts
+            .get_opt(name)
+            .await
+            .unwrap()
+            .is_none_or(|host| host.uid() != before)
+    );
     world.apply(&rack(1)).await;
 }
 
@@ -43,7 +52,10 @@ async fn a_host_registered_anew_while_claimed_is_lost_to_the_claim_and_not_touch
     register_anew(&place.world, &server(1)).await;
     eventually("the claim says that its machine is lost", || async {
         let claims = claims(&place.world).await?;
-        let claim = claims.iter().find(|claim| claim.uid() == old.uid()).ok_or("the claim is gone")?;
+        let claim = claims
+            .iter()
+            .find(|claim| claim.uid() == old.uid())
+            .ok_or("the claim is gone")?;
         let status = claim.status.clone().unwrap_or_default();
         let lost = phase(claim) == "Failed" && status.reason.as_deref() == Some("MachineLost");
         if lost { Ok(()) } else { Err(told(claim)) }
@@ -89,7 +101,10 @@ async fn a_tenant_made_again_under_its_name_is_another_one() {
     let old_claims = place.history.claims();
     let old_clusters = place.world.server.clusters();
     let old_config = secrets.get("vc-one").await.unwrap();
-    let old_node = Api::<Node>::all(place.world.tenant("one").unwrap()).get(&server(1)).await.unwrap();
+    let old_node = Api::<Node>::all(place.world.tenant("one").unwrap())
+        .get(&server(1))
+        .await
+        .unwrap();
 
     fault.delay_watches(Duration::from_secs(2));
     delete_tenant(&place.world, "one").await;
@@ -109,12 +124,23 @@ async fn a_tenant_made_again_under_its_name_is_another_one() {
     let clusters = place.world.server.clusters();
     assert_eq!(clusters.len(), 2, "{clusters:?}");
     assert_ne!(clusters, old_clusters, "another control plane");
-    assert_ne!(secrets.get("vc-one").await.unwrap().data, old_config.data, "another kubeconfig");
-    let nodes = Api::<Node>::all(place.world.tenant("one").unwrap()).list(&ListParams::default()).await.unwrap();
+    assert_ne!(
+        secrets.get("vc-one").await.unwrap().data,
+        old_config.data,
+        "another kubeconfig"
+    );
+    let nodes = Api::<Node>::all(place.world.tenant("one").unwrap())
+        .list(&ListParams::default())
+        .await
+        .unwrap();
     assert_eq!(nodes.items.len(), 1);
     assert_ne!(nodes.items[0].uid(), old_node.uid());
     let all: std::collections::BTreeSet<_> = place.history.claims().into_iter().collect();
-    assert_eq!(all.len(), old_claims.len() + 1, "other names: they are made from the tenant's uid");
+    assert_eq!(
+        all.len(),
+        old_claims.len() + 1,
+        "other names: they are made from the tenant's uid"
+    );
     delete_tenant(&place.world, "one").await;
     place.is_as_before().await;
     host.stop().await;

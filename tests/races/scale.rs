@@ -33,7 +33,10 @@ async fn a_pool_goes_from_one_to_two_to_none_and_leaves_no_node() {
     so_many_available(&place.world, 2).await;
     nodes_ready(&place.world, "one", &[&server(1), &server(2)]).await;
     let now = claims(&place.world).await.unwrap();
-    assert!(now.iter().any(|claim| claim.uid() == first.uid()), "the first one stays");
+    assert!(
+        now.iter().any(|claim| claim.uid() == first.uid()),
+        "the first one stays"
+    );
     assert_eq!(tokens(&place.world).await, [""; 0], "used tokens are gone");
 
     place.wants(0).await;
@@ -42,10 +45,24 @@ async fn a_pool_goes_from_one_to_two_to_none_and_leaves_no_node() {
     assert_eq!(all_free(&place.world, 2).await, place.hosts);
     assert_eq!(tokens(&place.world).await, [""; 0]);
     let enrollments = Api::<api::Enrollment>::all(place.world.client.clone());
-    assert_eq!(enrollments.list(&ListParams::default()).await.unwrap().items.len(), 0);
+    assert_eq!(
+        enrollments
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
+            .len(),
+        0
+    );
     let tenant = place.world.tenant("one").unwrap();
-    let requests = Api::<CertificateSigningRequest>::all(tenant).list(&ListParams::default()).await.unwrap();
-    assert!(requests.items.iter().all(|request| request.status.is_some()), "none is open");
+    let requests = Api::<CertificateSigningRequest>::all(tenant)
+        .list(&ListParams::default())
+        .await
+        .unwrap();
+    assert!(
+        requests.items.iter().all(|request| request.status.is_some()),
+        "none is open"
+    );
     assert_eq!(place.history.claims().len(), 2);
     delete_tenant(&place.world, "one").await;
     place.is_as_before().await;
@@ -67,16 +84,35 @@ async fn of_two_ready_claims_the_marked_one_goes_first() {
     let mark = json!({"type": names::PREFERRED_DELETION, "status": "True", "lastTransitionTime": "2026-09-26T00:00:00Z"});
     status["conditions"].as_array_mut().unwrap().push(mark);
     let change = json!({"status": {"conditions": status["conditions"]}});
-    let written = all.patch_status(&marked.name_any(), &PatchParams::default(), &Patch::Merge(&change)).await.unwrap();
+    let written = all
+        .patch_status(
+            &marked.name_any(),
+            &PatchParams::default(),
+            &Patch::Merge(&change),
+        )
+        .await
+        .unwrap();
     let shown = serde_json::to_value(&written).unwrap();
     let conditions = shown["status"]["conditions"].as_array().unwrap();
-    assert!(conditions.iter().any(|one| one["type"] == Value::from(names::PREFERRED_DELETION)));
+    assert!(
+        conditions
+            .iter()
+            .any(|one| one["type"] == Value::from(names::PREFERRED_DELETION))
+    );
 
     place.wants(1).await;
     so_many_available(&place.world, 1).await;
     let left = claims(&place.world).await.unwrap();
     assert_eq!(left[0].uid(), both[0].uid(), "the unmarked one stays");
-    let machine = left[0].status.clone().unwrap().machine.unwrap().object.unwrap().name;
+    let machine = left[0]
+        .status
+        .clone()
+        .unwrap()
+        .machine
+        .unwrap()
+        .object
+        .unwrap()
+        .name;
     nodes_ready(&place.world, "one", &[&machine]).await;
     let tenant = Api::<Node>::all(place.world.tenant("one").unwrap());
     assert_eq!(tenant.list(&ListParams::default()).await.unwrap().items.len(), 1);

@@ -20,7 +20,9 @@ impl Amount {
     #[must_use]
     pub fn millis(&self) -> Option<i128> {
         let text = self.0.trim();
-        let split = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-'))).unwrap_or(text.len());
+        let split = text
+            .find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-')))
+            .unwrap_or(text.len());
         let (number, suffix) = text.split_at(split);
         let (scale, divisor): (i128, i128) = match suffix {
             "n" => (1, 1_000_000),
@@ -40,7 +42,11 @@ impl Amount {
             "Pi" => (1_000 << 50, 1),
             "Ei" => (1_000 << 60, 1),
             exponent => {
-                let power: u32 = exponent.strip_prefix(['e', 'E'])?.parse().ok().filter(|p| *p <= 18)?;
+                let power: u32 = exponent
+                    .strip_prefix(['e', 'E'])?
+                    .parse()
+                    .ok()
+                    .filter(|p| *p <= 18)?;
                 (1_000 * 10_i128.pow(power), 1)
             }
         };

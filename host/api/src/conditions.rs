@@ -49,30 +49,59 @@ impl<'a> Fact<'a> {
     /// The fact holds.
     #[must_use]
     pub fn yes(kind: &'a str, reason: &'a str, message: &'a str) -> Self {
-        Self { kind, status: Some(true), reason, message, severity: None }
+        Self {
+            kind,
+            status: Some(true),
+            reason,
+            message,
+            severity: None,
+        }
     }
 
     /// The fact does not hold yet; nobody need act.
     #[must_use]
     pub fn not_yet(kind: &'a str, reason: &'a str, message: &'a str) -> Self {
-        Self { kind, status: Some(false), reason, message, severity: Some("Info") }
+        Self {
+            kind,
+            status: Some(false),
+            reason,
+            message,
+            severity: Some("Info"),
+        }
     }
 
     /// The fact does not hold and somebody must act.
     #[must_use]
     pub fn no(kind: &'a str, reason: &'a str, message: &'a str) -> Self {
-        Self { kind, status: Some(false), reason, message, severity: Some("Error") }
+        Self {
+            kind,
+            status: Some(false),
+            reason,
+            message,
+            severity: Some("Error"),
+        }
     }
 
     /// It cannot be told.
     #[must_use]
     pub fn unknown(kind: &'a str, reason: &'a str, message: &'a str) -> Self {
-        Self { kind, status: None, reason, message, severity: None }
+        Self {
+            kind,
+            status: None,
+            reason,
+            message,
+            severity: None,
+        }
     }
 }
 
 /// Sets one condition; the transition time moves only with the status. True when anything but times changed.
-pub fn set(conditions: &mut Vec<Condition>, fact: &Fact<'_>, generation: Option<i64>, now: Timestamp) -> bool {
+pub fn set(
+    conditions: &mut Vec<Condition>,
+    fact: &Fact<'_>,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> bool {
     let status = match fact.status {
         Some(true) => "True",
         Some(false) => "False",
@@ -91,8 +120,15 @@ pub fn set(conditions: &mut Vec<Condition>, fact: &Fact<'_>, generation: Option<
         conditions.push(next);
         return true;
     };
-    let time = if known.status == next.status { known.last_transition_time.clone() } else { next.last_transition_time.clone() };
-    let next = Condition { last_transition_time: time, ..next };
+    let time = if known.status == next.status {
+        known.last_transition_time.clone()
+    } else {
+        next.last_transition_time.clone()
+    };
+    let next = Condition {
+        last_transition_time: time,
+        ..next
+    };
     let changed = *known != next;
     *known = next;
     changed
@@ -131,9 +167,24 @@ mod tests {
         let mut all = Vec::new();
         let noon: Timestamp = "2026-11-29T12:00:00Z".parse().unwrap();
         let later: Timestamp = "2026-11-29T13:00:00Z".parse().unwrap();
-        assert!(set(&mut all, &Fact::not_yet("Joined", "NotJoined", "waiting"), Some(1), noon));
-        assert!(!set(&mut all, &Fact::not_yet("Joined", "NotJoined", "waiting"), Some(1), later));
-        assert!(set(&mut all, &Fact::not_yet("Joined", "NotJoined", "still waiting"), Some(1), later));
+        assert!(set(
+            &mut all,
+            &Fact::not_yet("Joined", "NotJoined", "waiting"),
+            Some(1),
+            noon
+        ));
+        assert!(!set(
+            &mut all,
+            &Fact::not_yet("Joined", "NotJoined", "waiting"),
+            Some(1),
+            later
+        ));
+        assert!(set(
+            &mut all,
+            &Fact::not_yet("Joined", "NotJoined", "still waiting"),
+            Some(1),
+            later
+        ));
         assert_eq!(all[0].last_transition_time, Time(noon));
         assert!(set(&mut all, &Fact::yes("Joined", "Joined", ""), Some(1), later));
         assert_eq!(all[0].last_transition_time, Time(later));

@@ -22,7 +22,11 @@ use crate::{Access, Condition, Owner};
     printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "VCluster", type_ = "string", json_path = ".spec.vClusterRef"),
     printcolumn(name = "NodeProvider", type_ = "string", json_path = ".spec.providerRef"),
-    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Created At",
+        type_ = "string",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeEnvironmentSpec {

@@ -18,7 +18,11 @@ use crate::{Access, Owner};
     derive = "PartialEq",
     doc = "An operating system image that claims can name.",
     printcolumn(name = "Display Name", type_ = "string", json_path = ".spec.displayName"),
-    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Created At",
+        type_ = "string",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct OSImageSpec {
@@ -49,7 +53,11 @@ pub struct OSImageSpec {
     derive = "PartialEq",
     doc = "A public SSH key that claims can name.",
     printcolumn(name = "Display Name", type_ = "string", json_path = ".spec.displayName"),
-    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Created At",
+        type_ = "string",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct SSHKeySpec {

@@ -11,7 +11,10 @@
 //! ours alone is in `hostler.dev/v1alpha1`.
 
 #![forbid(unsafe_code)]
-#![allow(unreachable_pub, reason = "the schema derive repeats each type inside a function, where `pub` reaches nowhere")]
+#![allow(
+    unreachable_pub,
+    reason = "the schema derive repeats each type inside a function, where `pub` reaches nowhere"
+)]
 
 pub mod amount;
 pub mod claim;
@@ -103,7 +106,11 @@ mod tests {
     #[test]
     fn every_definition_is_as_reviewed() {
         for crd in all_crds() {
-            let name = crd.metadata.name.clone().expect("derived definitions have a name");
+            let name = crd
+                .metadata
+                .name
+                .clone()
+                .expect("derived definitions have a name");
             insta::assert_yaml_snapshot!(name, crd);
         }
     }

@@ -23,7 +23,11 @@ use crate::{Condition, ResourceList};
     printcolumn(name = "Provider", type_ = "string", json_path = ".spec.providerRef"),
     printcolumn(name = "Cost", type_ = "integer", json_path = ".status.cost"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
-    printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "Created At",
+        type_ = "string",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NodeTypeSpec {

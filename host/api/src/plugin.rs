@@ -19,8 +19,16 @@ use crate::tenant::open_object;
     derive = "PartialEq",
     doc = "How one WebAssembly component stands.",
     printcolumn(name = "World", type_ = "string", json_path = ".status.world"),
-    printcolumn(name = "Healthy", type_ = "string", json_path = ".status.conditions[?(@.type==\"Healthy\")].status"),
-    printcolumn(name = "Reason", type_ = "string", json_path = ".status.conditions[?(@.type==\"Healthy\")].reason"),
+    printcolumn(
+        name = "Healthy",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Healthy\")].status"
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Healthy\")].reason"
+    ),
     printcolumn(name = "Digest", type_ = "string", json_path = ".status.digest", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]

@@ -86,7 +86,11 @@ impl NodeProviderSpec {
         known
             .into_iter()
             .find_map(|(key, config)| config.as_ref().map(|config| (format!("driver-{key}"), config)))
-            .or_else(|| self.driver.as_ref().map(|driver| (format!("driver-{}", driver.name), &driver.config)))
+            .or_else(|| {
+                self.driver
+                    .as_ref()
+                    .map(|driver| (format!("driver-{}", driver.name), &driver.config))
+            })
     }
 
     /// Path of the driver's configuration in the object, for messages.
@@ -94,9 +98,15 @@ impl NodeProviderSpec {
     pub fn config_path(&self) -> &'static str {
         match self {
             Self { metal3: Some(_), .. } => "spec.metal3",
-            Self { kube_virt: Some(_), .. } => "spec.kubeVirt",
-            Self { terraform: Some(_), .. } => "spec.terraform",
-            Self { cluster_api: Some(_), .. } => "spec.clusterAPI",
+            Self {
+                kube_virt: Some(_), ..
+            } => "spec.kubeVirt",
+            Self {
+                terraform: Some(_), ..
+            } => "spec.terraform",
+            Self {
+                cluster_api: Some(_), ..
+            } => "spec.clusterAPI",
             Self { bcm: Some(_), .. } => "spec.bcm",
             Self { .. } => "spec.driver.config",
         }

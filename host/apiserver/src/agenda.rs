@@ -52,7 +52,10 @@ impl Agenda {
             return;
         }
         let gone = &change.object;
-        self.suspects.remove(&Place { table: table.to_owned(), key: gone.key.clone() });
+        self.suspects.remove(&Place {
+            table: table.to_owned(),
+            key: gone.key.clone(),
+        });
         if let Some(dependents) = self.dependents.get(&gone.meta.uid) {
             self.suspects.extend(dependents.iter().cloned());
         }
@@ -71,7 +74,10 @@ impl Agenda {
     }
 
     fn leave(&mut self, table: &str, old: &Stored) {
-        let place = Place { table: table.to_owned(), key: old.key.clone() };
+        let place = Place {
+            table: table.to_owned(),
+            key: old.key.clone(),
+        };
         for owner in &old.meta.owners {
             if let Some(dependents) = self.dependents.get_mut(&owner.uid) {
                 dependents.remove(&place);
@@ -85,12 +91,22 @@ impl Agenda {
     }
 
     fn arrive(&mut self, table: &str, object: &Stored) {
-        let place = Place { table: table.to_owned(), key: object.key.clone() };
+        let place = Place {
+            table: table.to_owned(),
+            key: object.key.clone(),
+        };
         for owner in &object.meta.owners {
-            self.dependents.entry(owner.uid.clone()).or_default().insert(place.clone());
+            self.dependents
+                .entry(owner.uid.clone())
+                .or_default()
+                .insert(place.clone());
         }
         let waits = object.meta.deleting
-            && object.meta.finalizers.iter().any(|name| matches!(name.as_ref(), FOREGROUND | ORPHAN));
+            && object
+                .meta
+                .finalizers
+                .iter()
+                .any(|name| matches!(name.as_ref(), FOREGROUND | ORPHAN));
         if waits {
             self.waiting.insert(object.meta.uid.clone(), place.clone());
         }
@@ -158,5 +174,8 @@ impl Agenda {
 }
 
 fn take_due(names: &mut HashMap<String, bool>) -> Vec<String> {
-    names.iter_mut().filter_map(|(name, due)| std::mem::take(due).then(|| name.clone())).collect()
+    names
+        .iter_mut()
+        .filter_map(|(name, due)| std::mem::take(due).then(|| name.clone()))
+        .collect()
 }

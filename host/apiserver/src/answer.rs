@@ -36,11 +36,19 @@ impl Format {
         };
         for wish in accept.split(',') {
             let mut parts = wish.split(';').map(str::trim);
-            if !matches!(parts.next(), Some("application/json" | "application/*" | "*/*" | "")) {
+            if !matches!(
+                parts.next(),
+                Some("application/json" | "application/*" | "*/*" | "")
+            ) {
                 continue;
             }
             let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
-            let parameter = |name: &str| parameters.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
+            let parameter = |name: &str| {
+                parameters
+                    .iter()
+                    .find(|(known, _)| *known == name)
+                    .map(|(_, value)| *value)
+            };
             let is_meta = parameter("g") == Some("meta.k8s.io") && parameter("v") == Some("v1");
             match parameter("as") {
                 None => return Ok(Self::Json),
@@ -50,12 +58,18 @@ impl Format {
                     })?;
                     return Ok(Self::Table(include));
                 }
-                Some("PartialObjectMetadata" | "PartialObjectMetadataList") if is_meta => return Ok(Self::Partial),
+                Some("PartialObjectMetadata" | "PartialObjectMetadataList") if is_meta => {
+                    return Ok(Self::Partial);
+                }
                 Some(_) => {}
             }
         }
         let message = "only the following media types are accepted: application/json";
-        Err(ApiError::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message))
+        Err(ApiError::new(
+            StatusCode::NOT_ACCEPTABLE,
+            "NotAcceptable",
+            message,
+        ))
     }
 }
 
@@ -119,10 +133,18 @@ pub(crate) fn value_bytes(resource: &Resource, format: Format, object: &Value) -
 }
 
 /// The bytes of a list in a format.
-pub(crate) fn list_bytes(resource: &Resource, format: Format, items: &[std::sync::Arc<Stored>], meta: &Value) -> Bytes {
+pub(crate) fn list_bytes(
+    resource: &Resource,
+    format: Format,
+    items: &[std::sync::Arc<Stored>],
+    meta: &Value,
+) -> Bytes {
     let (kind, version) = match format {
         Format::Json => (resource.list_kind.clone(), api_version(resource)),
-        Format::Partial => ("PartialObjectMetadataList".to_owned(), "meta.k8s.io/v1".to_owned()),
+        Format::Partial => (
+            "PartialObjectMetadataList".to_owned(),
+            "meta.k8s.io/v1".to_owned(),
+        ),
         Format::Table(include) => {
             let items: Vec<Value> = items.iter().map(|item| shape(resource, item)).collect();
             return Bytes::from(table::table(resource, &items, meta, include).to_string());
@@ -160,7 +182,11 @@ pub(crate) fn list_bytes(resource: &Resource, format: Format, items: &[std::sync
 /// Adds an object without its `apiVersion` and `kind`.
 fn push_untyped(out: &mut Vec<u8>, bytes: &[u8], resource: &Resource) {
     // Both come first in all that is kept, so that nothing has to be parsed here.
-    let head = format!("{{\"apiVersion\":\"{}\",\"kind\":\"{}\",", api_version(resource), resource.kind);
+    let head = format!(
+        "{{\"apiVersion\":\"{}\",\"kind\":\"{}\",",
+        api_version(resource),
+        resource.kind
+    );
     if let Some(rest) = bytes.strip_prefix(head.as_bytes()) {
         out.push(b'{');
         return out.extend_from_slice(rest);
@@ -180,7 +206,9 @@ pub(crate) fn json_answer(code: StatusCode, bytes: impl Into<Bytes>, warnings: &
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-    warnings.iter().fold(answer, |answer, warning| warned(answer, warning))
+    warnings
+        .iter()
+        .fold(answer, |answer, warning| warned(answer, warning))
 }
 
 /// An answer with a warning for the user of the client.
@@ -196,7 +224,10 @@ pub(crate) fn warned(mut answer: Response<Body>, warning: &str) -> Response<Body
 pub(crate) fn text_answer(code: StatusCode, text: &'static str) -> Response<Body> {
     let mut answer = Response::new(Full::new(Bytes::from_static(text.as_bytes())).boxed_unsync());
     *answer.status_mut() = code;
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    answer.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
     answer
 }
 
@@ -204,7 +235,9 @@ pub(crate) fn text_answer(code: StatusCode, text: &'static str) -> Response<Body
 pub(crate) fn error_answer(error: &ApiError) -> Response<Body> {
     let mut answer = json_answer(error.code, error.body().to_string(), &[]);
     if let Some(seconds) = error.details.get("retryAfterSeconds").and_then(Value::as_u64) {
-        answer.headers_mut().insert(http::header::RETRY_AFTER, HeaderValue::from(seconds));
+        answer
+            .headers_mut()
+            .insert(http::header::RETRY_AFTER, HeaderValue::from(seconds));
     }
     answer
 }

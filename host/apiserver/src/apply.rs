@@ -95,7 +95,9 @@ fn check_applied(resource: &Resource, applied: &Value) -> Result<(), ApiError> {
     let sent = applied["apiVersion"].as_str().unwrap_or_default();
     if sent.is_empty() {
         let kind = applied["kind"].as_str().unwrap_or_default();
-        return Err(ApiError::bad_request(format!("invalid object type: /, Kind={kind}")));
+        return Err(ApiError::bad_request(format!(
+            "invalid object type: /, Kind={kind}"
+        )));
     }
     if sent != expected {
         return Err(ApiError::bad_request(format!(

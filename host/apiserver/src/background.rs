@@ -49,7 +49,11 @@ impl Pace {
 
 /// Names of all clusters.
 pub(crate) fn clusters(storage: &Storage) -> Vec<String> {
-    storage.read().clusters().map(|(name, _)| name.to_owned()).collect()
+    storage
+        .read()
+        .clusters()
+        .map(|(name, _)| name.to_owned())
+        .collect()
 }
 
 /// Takes from a cluster's agenda, if there is anything to take.
@@ -59,8 +63,15 @@ pub(crate) fn take<T: Default>(
     is_due: fn(&Agenda) -> bool,
     take: fn(&mut Agenda) -> T,
 ) -> T {
-    let due = storage.read().cluster(cluster).is_some_and(|cluster| is_due(&cluster.agenda));
-    if due { storage.with_agenda(cluster, take).unwrap_or_default() } else { T::default() }
+    let due = storage
+        .read()
+        .cluster(cluster)
+        .is_some_and(|cluster| is_due(&cluster.agenda));
+    if due {
+        storage.with_agenda(cluster, take).unwrap_or_default()
+    } else {
+        T::default()
+    }
 }
 
 /// Changes an object that may be gone already. `change` says whether it changed anything. An object that is being
@@ -79,7 +90,10 @@ pub(crate) async fn edit(
         let is_filled = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
         let waits = is_filled(&object["metadata"]["finalizers"])
             || table == "namespaces" && is_filled(&object["spec"]["finalizers"])
-            || object["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or_default() > 0;
+            || object["metadata"]["deletionGracePeriodSeconds"]
+                .as_i64()
+                .unwrap_or_default()
+                > 0;
         let write = Write {
             cluster: cluster.to_owned(),
             table: table.to_owned(),
@@ -99,7 +113,9 @@ pub(crate) async fn edit(
 
 /// Takes names out of a list of an object. Whether there were any.
 pub(crate) fn drop_from(object: &mut Value, pointer: &str, is_dropped: impl Fn(&Value) -> bool) -> bool {
-    let Some(list) = object.pointer_mut(pointer).and_then(Value::as_array_mut) else { return false };
+    let Some(list) = object.pointer_mut(pointer).and_then(Value::as_array_mut) else {
+        return false;
+    };
     let before = list.len();
     list.retain(|item| !is_dropped(item));
     list.len() != before

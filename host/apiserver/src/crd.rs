@@ -195,14 +195,25 @@ fn deprecation(spec: &Value, version: &Value, all: &[Value]) -> Option<String> {
     let name = |version: &Value| version["name"].as_str().unwrap_or_default().to_owned();
     let told = |version: &str| {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        format!("{}/{version} {}", text(&spec["group"]), text(&spec["names"]["kind"]))
+        format!(
+            "{}/{version} {}",
+            text(&spec["group"]),
+            text(&spec["names"]["kind"])
+        )
     };
     let own = name(version);
-    let mut better: Vec<String> =
-        all.iter().filter(|other| other["served"] == true && other["deprecated"] != true).map(name).collect();
+    let mut better: Vec<String> = all
+        .iter()
+        .filter(|other| other["served"] == true && other["deprecated"] != true)
+        .map(name)
+        .collect();
     better.sort_unstable_by(|one, other| crate::discovery::rank(one).cmp(&crate::discovery::rank(other)));
-    let better = better.into_iter().find(|other| crate::discovery::rank(other) < crate::discovery::rank(&own));
-    let instead = better.map(|better| format!("; use {}", told(&better))).unwrap_or_default();
+    let better = better
+        .into_iter()
+        .find(|other| crate::discovery::rank(other) < crate::discovery::rank(&own));
+    let instead = better
+        .map(|better| format!("; use {}", told(&better)))
+        .unwrap_or_default();
     Some(format!("{} is deprecated{instead}", told(&own)))
 }
 

@@ -21,27 +21,52 @@ const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 /// Works out the status of a definition: whether its names are free, and so whether it is served.
 pub(crate) fn complete(registry: &Registry, definition: &mut Value, old: Option<&Value>, now: &str) {
     let names = definition["spec"]["names"].clone();
-    let group = definition["spec"]["group"].as_str().unwrap_or_default().to_owned();
-    let own = definition["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let group = definition["spec"]["group"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    let own = definition["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
     let refusal = taken_name(registry, &group, &own, &names);
     let storage = definition["spec"]["versions"].as_array().into_iter().flatten();
-    let storage = storage.clone().find(|version| version["storage"] == true).map(|version| version["name"].clone());
-    let mut stored = old.and_then(|old| old["status"]["storedVersions"].as_array().cloned()).unwrap_or_default();
+    let storage = storage
+        .clone()
+        .find(|version| version["storage"] == true)
+        .map(|version| version["name"].clone());
+    let mut stored = old
+        .and_then(|old| old["status"]["storedVersions"].as_array().cloned())
+        .unwrap_or_default();
     stored.extend(storage.filter(|version| !stored.contains(version)));
 
-    let mut conditions = old.and_then(|old| old["status"]["conditions"].as_array().cloned()).unwrap_or_default();
+    let mut conditions = old
+        .and_then(|old| old["status"]["conditions"].as_array().cloned())
+        .unwrap_or_default();
     let was_established = is_true(&conditions, "Established");
     match &refusal {
         None => {
-            set(&mut conditions, now, ("NamesAccepted", "True", "NoConflicts", "no conflicts found"));
+            set(
+                &mut conditions,
+                now,
+                ("NamesAccepted", "True", "NoConflicts", "no conflicts found"),
+            );
             let message = "the initial names have been accepted";
-            set(&mut conditions, now, ("Established", "True", "InitialNamesAccepted", message));
+            set(
+                &mut conditions,
+                now,
+                ("Established", "True", "InitialNamesAccepted", message),
+            );
         }
         Some((reason, message)) => {
             set(&mut conditions, now, ("NamesAccepted", "False", reason, message));
             if !was_established {
                 let message = "not all names are accepted";
-                set(&mut conditions, now, ("Established", "False", "NotAccepted", message));
+                set(
+                    &mut conditions,
+                    now,
+                    ("Established", "False", "NotAccepted", message),
+                );
             }
         }
     }
@@ -58,7 +83,12 @@ pub(crate) fn complete(registry: &Registry, definition: &mut Value, old: Option<
 fn taken_name(registry: &Registry, group: &str, own: &str, names: &Value) -> Option<(&'static str, String)> {
     let (kinds, words) = registry.taken(group, own);
     let text = |field: &str| names[field].as_str().unwrap_or_default().to_owned();
-    let short = names["shortNames"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+    let short = names["shortNames"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned);
     let mut wanted: Vec<(&'static str, String, bool)> = vec![
         ("PluralConflict", text("plural"), false),
         ("SingularConflict", text("singular"), false),
@@ -66,14 +96,21 @@ fn taken_name(registry: &Registry, group: &str, own: &str, names: &Value) -> Opt
     wanted.extend(short.map(|name| ("ShortNamesConflict", name, false)));
     wanted.push(("KindConflict", text("kind"), true));
     wanted.push(("ListKindConflict", text("listKind"), true));
-    wanted.into_iter().filter(|(_, name, _)| !name.is_empty()).find_map(|(reason, name, is_kind)| {
-        let taken = if is_kind { &kinds } else { &words };
-        taken.contains(&name.as_str()).then(|| (reason, format!("{name:?} is already in use")))
-    })
+    wanted
+        .into_iter()
+        .filter(|(_, name, _)| !name.is_empty())
+        .find_map(|(reason, name, is_kind)| {
+            let taken = if is_kind { &kinds } else { &words };
+            taken
+                .contains(&name.as_str())
+                .then(|| (reason, format!("{name:?} is already in use")))
+        })
 }
 
 fn is_true(conditions: &[Value], kind: &str) -> bool {
-    conditions.iter().any(|one| one["type"] == kind && one["status"] == "True")
+    conditions
+        .iter()
+        .any(|one| one["type"] == kind && one["status"] == "True")
 }
 
 /// Sets a condition; its time only moves when its status does.
@@ -101,12 +138,25 @@ pub(crate) fn before_delete(resource: &Resource, object: &mut Value, now: &str) 
     {
         return;
     }
-    let mut conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let mut conditions = object["status"]["conditions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
     let message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon";
-    set(&mut conditions, now, ("Terminating", "True", "InstanceDeletionPending", message));
+    set(
+        &mut conditions,
+        now,
+        ("Terminating", "True", "InstanceDeletionPending", message),
+    );
     object["status"]["conditions"] = Value::Array(conditions);
-    let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
-    let mut names = meta.get("finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
+    let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let mut names = meta
+        .get("finalizers")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
     names.push(json!(FINALIZER));
     meta.insert("finalizers".to_owned(), Value::Array(names));
 }
@@ -117,7 +167,12 @@ pub(crate) async fn run(storage: Arc<Storage>, clock: Clock, stop: CancellationT
     let mut again = None;
     while pace.next(again.take()).await {
         for cluster in background::clusters(&storage) {
-            let due = background::take(&storage, &cluster, Agenda::has_definitions, Agenda::take_definitions);
+            let due = background::take(
+                &storage,
+                &cluster,
+                Agenda::has_definitions,
+                Agenda::take_definitions,
+            );
             for name in due {
                 if let Err(error) = finish(&storage, &cluster, &name, &clock).await {
                     tracing::warn!(cluster, name, %error, "deleting the objects of a definition");
@@ -130,19 +185,41 @@ pub(crate) async fn run(storage: Arc<Storage>, clock: Clock, stop: CancellationT
 }
 
 async fn finish(storage: &Arc<Storage>, cluster: &str, name: &str, clock: &Clock) -> Result<(), ApiError> {
-    let Some(definition) = storage.get(cluster, DEFINITIONS, &Key::new("", name)) else { return Ok(()) };
-    if !definition.meta.finalizers.iter().any(|finalizer| finalizer.as_ref() == FINALIZER) {
+    let Some(definition) = storage.get(cluster, DEFINITIONS, &Key::new("", name)) else {
+        return Ok(());
+    };
+    if !definition
+        .meta
+        .finalizers
+        .iter()
+        .any(|finalizer| finalizer.as_ref() == FINALIZER)
+    {
         return Ok(());
     }
-    let Some(registry) = storage.registry(cluster) else { return Ok(()) };
+    let Some(registry) = storage.registry(cluster) else {
+        return Ok(());
+    };
     if let Some(resource) = registry.by_table(name) {
         let objects: Vec<Key> = {
             let state = storage.read();
             let table = state.cluster(cluster).and_then(|cluster| cluster.table(name));
-            table.into_iter().flat_map(|table| table.range("", None)).map(|object| object.key.clone()).collect()
+            table
+                .into_iter()
+                .flat_map(|table| table.range("", None))
+                .map(|object| object.key.clone())
+                .collect()
         };
         for key in &objects {
-            match remove(storage, (cluster, resource), key, &DeleteOptions::default(), clock(), |_| Ok(())).await {
+            match remove(
+                storage,
+                (cluster, resource),
+                key,
+                &DeleteOptions::default(),
+                clock(),
+                |_| Ok(()),
+            )
+            .await
+            {
                 Ok(_) => {}
                 Err(error) if error.reason == "NotFound" => {}
                 Err(error) => return Err(error),
@@ -151,7 +228,10 @@ async fn finish(storage: &Arc<Storage>, cluster: &str, name: &str, clock: &Clock
     }
     let remaining = {
         let state = storage.read();
-        state.cluster(cluster).and_then(|cluster| cluster.table(name)).map_or(0, crate::store::table::Table::len)
+        state
+            .cluster(cluster)
+            .and_then(|cluster| cluster.table(name))
+            .map_or(0, crate::store::table::Table::len)
     };
     // The change that empties the table brings us back here.
     if remaining > 0 {
@@ -159,9 +239,16 @@ async fn finish(storage: &Arc<Storage>, cluster: &str, name: &str, clock: &Clock
     }
     let now = stamp(clock());
     background::edit(storage, cluster, (DEFINITIONS, &Key::new("", name)), |object| {
-        let mut conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let mut conditions = object["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         let message = "removed all instances";
-        set(&mut conditions, &now, ("Terminating", "False", "InstanceDeletionCompleted", message));
+        set(
+            &mut conditions,
+            &now,
+            ("Terminating", "False", "InstanceDeletionCompleted", message),
+        );
         object["status"]["conditions"] = Value::Array(conditions);
         background::drop_from(object, "/metadata/finalizers", |finalizer| finalizer == FINALIZER)
     })

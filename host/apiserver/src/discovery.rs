@@ -8,10 +8,28 @@ use sha2::{Digest, Sha256};
 use crate::builtin;
 use crate::resource::Resource;
 
-const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const VERBS: [&str; 8] = [
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
 
 /// Clients sort them; the real server lists those of custom kinds in this order.
-const CUSTOM_VERBS: [&str; 8] = ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+const CUSTOM_VERBS: [&str; 8] = [
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "create",
+    "update",
+    "watch",
+];
 
 /// `/api`: the versions of the core group. `address` is where the server listens, like `127.0.0.1:6443`.
 pub(crate) fn api_versions(address: &str) -> Value {
@@ -158,7 +176,10 @@ fn verbs(resource: &Resource) -> Vec<&'static str> {
 
 /// Changes when objects of the kind are stored in another version.
 fn storage_version_hash(resource: &Resource) -> String {
-    let stored = format!("{}/{}/{}", resource.group, resource.storage_version, resource.kind);
+    let stored = format!(
+        "{}/{}/{}",
+        resource.group, resource.storage_version, resource.kind
+    );
     BASE64.encode(&Sha256::digest(stored.as_bytes())[..8])
 }
 

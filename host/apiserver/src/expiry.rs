@@ -18,7 +18,10 @@ pub(crate) async fn run(storage: Arc<Storage>, clock: Clock, ttl: Duration, stop
     let ttl = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
     loop {
         // With nothing to expire there is nothing to wait for but a first event.
-        let is_any = storage.read().clusters().any(|(_, cluster)| cluster.table(EVENTS).is_some_and(|all| all.len() > 0));
+        let is_any = storage
+            .read()
+            .clusters()
+            .any(|(_, cluster)| cluster.table(EVENTS).is_some_and(|all| all.len() > 0));
         if is_any {
             tokio::select! {
                 () = stop.cancelled() => return,

@@ -11,7 +11,12 @@ use crate::schema::Schema;
 /// Names every field that the schema does not know, as `unknown field "spec.foo"`, sorted.
 pub(crate) fn unknown(schema: &Schema, value: &Value) -> Vec<String> {
     let (mut found, mut embedded) = (Vec::new(), Vec::new());
-    walk(schema, value, &mut String::new(), &mut (&mut found, &mut embedded));
+    walk(
+        schema,
+        value,
+        &mut String::new(),
+        &mut (&mut found, &mut embedded),
+    );
     found.sort_unstable();
     embedded.sort_unstable();
     found

@@ -28,7 +28,9 @@ pub(crate) async fn run(storage: Arc<Storage>, clock: Clock, stop: CancellationT
     while pace.next(again.take()).await {
         for cluster in background::clusters(&storage) {
             for place in background::take(&storage, &cluster, Agenda::has_suspects, Agenda::take_suspects) {
-                let Err(error) = look(&storage, &cluster, &place, clock()).await else { continue };
+                let Err(error) = look(&storage, &cluster, &place, clock()).await else {
+                    continue;
+                };
                 if error.reason != "Conflict" {
                     tracing::warn!(cluster, table = place.table, name = place.key.name, %error, "collecting garbage");
                 }
@@ -40,8 +42,16 @@ pub(crate) async fn run(storage: Arc<Storage>, clock: Clock, stop: CancellationT
 }
 
 async fn look(storage: &Arc<Storage>, cluster: &str, place: &Place, now: Timestamp) -> Result<(), ApiError> {
-    let Some(object) = storage.get(cluster, &place.table, &place.key) else { return Ok(()) };
-    let has = |finalizer: &str| object.meta.finalizers.iter().any(|name| name.as_ref() == finalizer);
+    let Some(object) = storage.get(cluster, &place.table, &place.key) else {
+        return Ok(());
+    };
+    let has = |finalizer: &str| {
+        object
+            .meta
+            .finalizers
+            .iter()
+            .any(|name| name.as_ref() == finalizer)
+    };
     if object.meta.deleting && has(ORPHAN) {
         return orphan(storage, cluster, place, &object).await;
     }
@@ -57,15 +67,27 @@ async fn look(storage: &Arc<Storage>, cluster: &str, place: &Place, now: Timesta
 /// Who names `owner` as an owner, and could have it as one.
 fn dependents(storage: &Storage, cluster: &str, owner: &Stored) -> Vec<(Place, Arc<Stored>)> {
     let state = storage.read();
-    let Some(cluster) = state.cluster(cluster) else { return Vec::new() };
+    let Some(cluster) = state.cluster(cluster) else {
+        return Vec::new();
+    };
     let places = cluster.agenda.dependents(&owner.meta.uid).into_iter();
     places
         .filter(|place| owner.key.namespace.is_empty() || owner.key.namespace == place.key.namespace)
-        .filter_map(|place| cluster.get(&place.table, &place.key).cloned().map(|object| (place, object)))
+        .filter_map(|place| {
+            cluster
+                .get(&place.table, &place.key)
+                .cloned()
+                .map(|object| (place, object))
+        })
         .collect()
 }
 
-async fn orphan(storage: &Arc<Storage>, cluster: &str, place: &Place, owner: &Stored) -> Result<(), ApiError> {
+async fn orphan(
+    storage: &Arc<Storage>,
+    cluster: &str,
+    place: &Place,
+    owner: &Stored,
+) -> Result<(), ApiError> {
     for (dependent, _) in dependents(storage, cluster, owner) {
         background::edit(storage, cluster, (&dependent.table, &dependent.key), |object| {
             drop_owners(object, |uid| uid == &*owner.meta.uid)
@@ -84,7 +106,13 @@ async fn wait_for_dependents(
     now: Timestamp,
 ) -> Result<(), ApiError> {
     let found = dependents(storage, cluster, owner);
-    let blocks = |object: &Stored| object.meta.owners.iter().any(|one| one.uid == owner.meta.uid && one.blocks);
+    let blocks = |object: &Stored| {
+        object
+            .meta
+            .owners
+            .iter()
+            .any(|one| one.uid == owner.meta.uid && one.blocks)
+    };
     if !found.iter().any(|(_, object)| blocks(object)) {
         return drop_finalizer(storage, cluster, place, FOREGROUND).await;
     }
@@ -121,7 +149,10 @@ fn drop_owners(object: &mut Value, is_dropped: impl Fn(&str) -> bool) -> bool {
 /// Leaves no empty list behind.
 fn tidy(object: &mut Value, field: &str) {
     if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut)
-        && meta.get(field).and_then(Value::as_array).is_some_and(Vec::is_empty)
+        && meta
+            .get(field)
+            .and_then(Value::as_array)
+            .is_some_and(Vec::is_empty)
     {
         meta.remove(field);
     }
@@ -137,17 +168,38 @@ enum Standing {
     Waiting,
 }
 
-fn standing(storage: &Storage, cluster: &str, registry: &Registry, object: &Stored, owner: &Owner) -> Standing {
-    let Some(resource) = registry.by_kind(&owner.api_version, &owner.kind) else { return Standing::Solid };
+fn standing(
+    storage: &Storage,
+    cluster: &str,
+    registry: &Registry,
+    object: &Stored,
+    owner: &Owner,
+) -> Standing {
+    let Some(resource) = registry.by_kind(&owner.api_version, &owner.kind) else {
+        return Standing::Solid;
+    };
     if resource.namespaced && object.key.namespace.is_empty() {
         return Standing::Solid;
     }
-    let namespace = if resource.namespaced { object.key.namespace.as_str() } else { "" };
-    let found = storage.get(cluster, &registry::table(resource), &Key::new(namespace, owner.name.as_ref()));
+    let namespace = if resource.namespaced {
+        object.key.namespace.as_str()
+    } else {
+        ""
+    };
+    let found = storage.get(
+        cluster,
+        &registry::table(resource),
+        &Key::new(namespace, owner.name.as_ref()),
+    );
     match found.filter(|found| found.meta.uid == owner.uid) {
         None => Standing::Absent,
         Some(found) => {
-            let waits = found.meta.deleting && found.meta.finalizers.iter().any(|name| name.as_ref() == FOREGROUND);
+            let waits = found.meta.deleting
+                && found
+                    .meta
+                    .finalizers
+                    .iter()
+                    .any(|name| name.as_ref() == FOREGROUND);
             if waits { Standing::Waiting } else { Standing::Solid }
         }
     }
@@ -161,7 +213,9 @@ async fn collect(
     object: &Arc<Stored>,
     now: Timestamp,
 ) -> Result<(), ApiError> {
-    let Some(registry) = storage.registry(cluster) else { return Ok(()) };
+    let Some(registry) = storage.registry(cluster) else {
+        return Ok(());
+    };
     let standings: Vec<(&Owner, Standing)> = object
         .meta
         .owners
@@ -183,15 +237,24 @@ async fn collect(
         })
         .await;
     }
-    let Some(resource) = registry.by_table(&place.table) else { return Ok(()) };
-    let has = |finalizer: &str| object.meta.finalizers.iter().any(|name| name.as_ref() == finalizer);
-    let policy = if is_any(Standing::Waiting) && !dependents(storage, cluster, object).is_empty() || has(FOREGROUND) {
-        Propagation::Foreground
-    } else if has(ORPHAN) {
-        Propagation::Orphan
-    } else {
-        Propagation::Background
+    let Some(resource) = registry.by_table(&place.table) else {
+        return Ok(());
     };
+    let has = |finalizer: &str| {
+        object
+            .meta
+            .finalizers
+            .iter()
+            .any(|name| name.as_ref() == finalizer)
+    };
+    let policy =
+        if is_any(Standing::Waiting) && !dependents(storage, cluster, object).is_empty() || has(FOREGROUND) {
+            Propagation::Foreground
+        } else if has(ORPHAN) {
+            Propagation::Orphan
+        } else {
+            Propagation::Background
+        };
     let options = DeleteOptions {
         propagation: Some(policy),
         uid: Some(object.meta.uid.to_string()),
@@ -199,7 +262,16 @@ async fn collect(
         revision: Some(object.revision.to_string()),
         ..DeleteOptions::default()
     };
-    match remove(storage, (cluster, resource), &place.key, &options, now, |_| Ok(())).await {
+    match remove(
+        storage,
+        (cluster, resource),
+        &place.key,
+        &options,
+        now,
+        |_| Ok(()),
+    )
+    .await
+    {
         Err(error) if error.reason == "NotFound" => Ok(()),
         other => other.map(|_| ()),
     }

@@ -408,7 +408,9 @@ fn lay_out(resource: &Resource, after: &Value, before: &mut Value) {
         _ => return,
     };
     let (last, above) = parts.split_last().unwrap_or((&"", &[]));
-    let place = above.iter().try_fold(before, |at, name| at.get_mut(*name).and_then(Value::as_object_mut));
+    let place = above.iter().try_fold(before, |at, name| {
+        at.get_mut(*name).and_then(Value::as_object_mut)
+    });
     if let Some(place) = place {
         place.entry(*last).or_insert(nothing);
     }

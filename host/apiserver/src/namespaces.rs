@@ -22,7 +22,11 @@ const FINALIZER: &str = "kubernetes";
 
 /// The writes that give a cluster its first namespaces, as far as it has none.
 pub(crate) fn first(storage: &Storage, cluster: &str, now: &str) -> Vec<Write> {
-    let missing = FIRST.iter().filter(|name| storage.get(cluster, "namespaces", &Key::new("", **name)).is_none());
+    let missing = FIRST.iter().filter(|name| {
+        storage
+            .get(cluster, "namespaces", &Key::new("", **name))
+            .is_none()
+    });
     missing
         .map(|name| Write {
             cluster: cluster.to_owned(),
@@ -52,7 +56,12 @@ pub(crate) async fn run(storage: Arc<Storage>, clock: Clock, stop: CancellationT
     let mut again = None;
     while pace.next(again.take()).await {
         for cluster in background::clusters(&storage) {
-            let due = background::take(&storage, &cluster, Agenda::has_namespaces, Agenda::take_namespaces);
+            let due = background::take(
+                &storage,
+                &cluster,
+                Agenda::has_namespaces,
+                Agenda::take_namespaces,
+            );
             for name in due {
                 if let Err(error) = finish(&storage, &cluster, &name, &clock).await {
                     tracing::warn!(cluster, name, %error, "emptying a namespace");
@@ -66,19 +75,39 @@ pub(crate) async fn run(storage: Arc<Storage>, clock: Clock, stop: CancellationT
 
 async fn finish(storage: &Arc<Storage>, cluster: &str, name: &str, clock: &Clock) -> Result<(), ApiError> {
     let key = Key::new("", name);
-    let Some(namespace) = storage.get(cluster, "namespaces", &key) else { return Ok(()) };
+    let Some(namespace) = storage.get(cluster, "namespaces", &key) else {
+        return Ok(());
+    };
     let is_ours = |object: &Value| {
-        object["spec"]["finalizers"].as_array().is_some_and(|list| list.contains(&json!(FINALIZER)))
+        object["spec"]["finalizers"]
+            .as_array()
+            .is_some_and(|list| list.contains(&json!(FINALIZER)))
     };
     if !namespace.meta.deleting || !is_ours(&namespace.value()) {
         return Ok(());
     }
-    let Some(registry) = storage.registry(cluster) else { return Ok(()) };
+    let Some(registry) = storage.registry(cluster) else {
+        return Ok(());
+    };
     for (table, objects) in contents(storage, cluster, name) {
-        let Some(resource) = registry.by_table(&table) else { continue };
+        let Some(resource) = registry.by_table(&table) else {
+            continue;
+        };
         for object in objects.iter().filter(|object| !object.meta.deleting) {
-            let options = DeleteOptions { uid: Some(object.meta.uid.to_string()), ..DeleteOptions::default() };
-            match remove(storage, (cluster, resource), &object.key, &options, clock(), |_| Ok(())).await {
+            let options = DeleteOptions {
+                uid: Some(object.meta.uid.to_string()),
+                ..DeleteOptions::default()
+            };
+            match remove(
+                storage,
+                (cluster, resource),
+                &object.key,
+                &options,
+                clock(),
+                |_| Ok(()),
+            )
+            .await
+            {
                 Ok(_) => {}
                 Err(error) if matches!(error.reason, "NotFound" | "Conflict") => {}
                 Err(error) => return Err(error),
@@ -100,7 +129,9 @@ async fn finish(storage: &Arc<Storage>, cluster: &str, name: &str, clock: &Clock
 /// What is in a namespace, by table.
 fn contents(storage: &Storage, cluster: &str, namespace: &str) -> BTreeMap<String, Vec<Arc<Stored>>> {
     let state = storage.read();
-    let Some(cluster) = state.cluster(cluster) else { return BTreeMap::new() };
+    let Some(cluster) = state.cluster(cluster) else {
+        return BTreeMap::new();
+    };
     let tables = cluster.tables().map(|(name, table)| {
         let objects: Vec<Arc<Stored>> = table.range(namespace, None).cloned().collect();
         (name.to_owned(), objects)
@@ -110,23 +141,42 @@ fn contents(storage: &Storage, cluster: &str, namespace: &str) -> BTreeMap<Strin
 
 /// Says in the status what the namespace waits for. Whether that is news.
 fn tell(namespace: &mut Value, rest: &BTreeMap<String, Vec<Arc<Stored>>>, now: &str) -> bool {
-    let counts: Vec<String> =
-        rest.iter().map(|(table, objects)| {
+    let counts: Vec<String> = rest
+        .iter()
+        .map(|(table, objects)| {
             // The real server puts the group behind a dot, also when there is none.
             let dot = if table.contains('.') { "" } else { "." };
             format!("{table}{dot} has {} resource instances", objects.len())
-        }).collect();
+        })
+        .collect();
     let mut finalizers: BTreeMap<&str, usize> = BTreeMap::new();
     for name in rest.values().flatten().flat_map(|object| &object.meta.finalizers) {
         *finalizers.entry(name).or_default() += 1;
     }
-    let kept: Vec<String> =
-        finalizers.iter().map(|(name, count)| format!("{name} in {count} resource instances")).collect();
+    let kept: Vec<String> = finalizers
+        .iter()
+        .map(|(name, count)| format!("{name} in {count} resource instances"))
+        .collect();
     let content = |list: &[String]| format!("Some resources are remaining: {}", list.join(", "));
-    let waiting = |list: &[String]| format!("Some content in the namespace has finalizers remaining: {}", list.join(", "));
+    let waiting = |list: &[String]| {
+        format!(
+            "Some content in the namespace has finalizers remaining: {}",
+            list.join(", ")
+        )
+    };
     let told = [
-        ("NamespaceDeletionDiscoveryFailure", None, "ResourcesDiscovered", "All resources successfully discovered"),
-        ("NamespaceDeletionGroupVersionParsingFailure", None, "ParsedGroupVersions", "All legacy kube types successfully parsed"),
+        (
+            "NamespaceDeletionDiscoveryFailure",
+            None,
+            "ResourcesDiscovered",
+            "All resources successfully discovered",
+        ),
+        (
+            "NamespaceDeletionGroupVersionParsingFailure",
+            None,
+            "ParsedGroupVersions",
+            "All legacy kube types successfully parsed",
+        ),
         (
             "NamespaceDeletionContentFailure",
             None,
@@ -146,7 +196,10 @@ fn tell(namespace: &mut Value, rest: &BTreeMap<String, Vec<Arc<Stored>>>, now: &
             "All content-preserving finalizers finished",
         ),
     ];
-    let mut conditions = namespace["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let mut conditions = namespace["status"]["conditions"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
     let before = conditions.clone();
     for (kind, holding, reason, message) in told {
         let status = if holding.is_some() { "True" } else { "False" };

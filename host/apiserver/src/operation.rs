@@ -92,9 +92,23 @@ impl Call {
         if !self.query.manager.is_empty() {
             return self.query.manager.clone();
         }
-        let agent = self.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-        let name: String = agent.unwrap_or_default().split('/').next().unwrap_or_default().chars().take(128).collect();
-        if name.is_empty() { "unknown".to_owned() } else { name }
+        let agent = self
+            .headers
+            .get(http::header::USER_AGENT)
+            .and_then(|agent| agent.to_str().ok());
+        let name: String = agent
+            .unwrap_or_default()
+            .split('/')
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .take(128)
+            .collect();
+        if name.is_empty() {
+            "unknown".to_owned()
+        } else {
+            name
+        }
     }
 
     /// What the authorizer is asked.
@@ -132,12 +146,22 @@ impl Call {
 
     /// Carries out the request.
     pub(crate) async fn answer(self, body: Bytes) -> Result<Response<Body>, ApiError> {
-        let selector =
-            Selector::parse(self.resource(), &self.query.label_selector, &self.query.field_selector)?;
-        let lookup = Lookup { storage: &self.storage, cluster: &self.cluster };
+        let selector = Selector::parse(
+            self.resource(),
+            &self.query.label_selector,
+            &self.query.field_selector,
+        )?;
+        let lookup = Lookup {
+            storage: &self.storage,
+            cluster: &self.cluster,
+        };
         authorize::authorize(&self.identity, &self.wish(Some(&selector)), &lookup)?;
         let plain = self.target.subresource.is_empty();
-        let kind = (self.resource().custom, self.resource().kind.as_str(), self.target.subresource.as_str());
+        let kind = (
+            self.resource().custom,
+            self.resource().kind.as_str(),
+            self.target.subresource.as_str(),
+        );
         let is_known = match kind {
             (_, _, "") => true,
             (_, _, "status") => self.resource().has_status,
@@ -147,7 +171,11 @@ impl Call {
         };
         if !is_known {
             // The real server looks a custom kind's object up before it finds that it has no such part.
-            return Err(if self.resource().custom { self.not_found() } else { ApiError::unknown_path() });
+            return Err(if self.resource().custom {
+                self.not_found()
+            } else {
+                ApiError::unknown_path()
+            });
         }
         let warning = self.resource().deprecation.clone();
         let answer = self.carry_out(selector, &body, plain).await;
@@ -157,7 +185,12 @@ impl Call {
         })
     }
 
-    async fn carry_out(self, selector: Selector, body: &Bytes, plain: bool) -> Result<Response<Body>, ApiError> {
+    async fn carry_out(
+        self,
+        selector: Selector,
+        body: &Bytes,
+        plain: bool,
+    ) -> Result<Response<Body>, ApiError> {
         match self.verb {
             Verb::Get => read::get(&self),
             Verb::List => read::list(&self, &selector),
@@ -193,15 +226,22 @@ pub(crate) struct Lookup<'a> {
 impl authorize::Lookup for Lookup<'_> {
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Value> {
         let table = crate::status::qualified(group, resource);
-        self.storage.get(self.cluster, &table, &Key::new(namespace, name)).map(|found| found.value())
+        self.storage
+            .get(self.cluster, &table, &Key::new(namespace, name))
+            .map(|found| found.value())
     }
 
     fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Value> {
         let table = crate::status::qualified(group, resource);
         let found: Vec<Arc<Stored>> = {
             let state = self.storage.read();
-            let table = state.cluster(self.cluster).and_then(|cluster| cluster.table(&table));
-            table.into_iter().flat_map(|table| table.range(namespace, None).cloned()).collect()
+            let table = state
+                .cluster(self.cluster)
+                .and_then(|cluster| cluster.table(&table));
+            table
+                .into_iter()
+                .flat_map(|table| table.range(namespace, None).cloned())
+                .collect()
         };
         found.iter().map(|object| object.value()).collect()
     }

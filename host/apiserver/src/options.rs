@@ -76,7 +76,9 @@ pub enum OpenError {
         why: String,
     },
     /// The directory does not exist.
-    #[error("store {path} cannot be created because the directory {directory} does not exist; create it first")]
+    #[error(
+        "store {path} cannot be created because the directory {directory} does not exist; create it first"
+    )]
     NoDirectory {
         /// The file.
         path: PathBuf,
@@ -92,7 +94,9 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// The certificates of the server could not be made or read.
-    #[error("the certificate authority in store {path} cannot be used ({why}); move the store away to start with a new one")]
+    #[error(
+        "the certificate authority in store {path} cannot be used ({why}); move the store away to start with a new one"
+    )]
     Authority {
         /// The file.
         path: PathBuf,

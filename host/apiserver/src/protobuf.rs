@@ -46,17 +46,31 @@ struct Field {
 }
 
 const fn one(number: u64, name: &'static str, form: Form) -> Field {
-    Field { number, name, form, is_list: false }
+    Field {
+        number,
+        name,
+        form,
+        is_list: false,
+    }
 }
 
 const fn list(number: u64, name: &'static str, form: Form) -> Field {
-    Field { number, name, form, is_list: true }
+    Field {
+        number,
+        name,
+        form,
+        is_list: true,
+    }
 }
 
 use Form::{Bytes, Json, Map as Pairs, Message, Number, Text, Time, Truth};
 
 const ENVELOPE: &[Field] = &[
-    one(1, "typeMeta", Message(&[one(1, "apiVersion", Text), one(2, "kind", Text)])),
+    one(
+        1,
+        "typeMeta",
+        Message(&[one(1, "apiVersion", Text), one(2, "kind", Text)]),
+    ),
     one(2, "raw", Bytes),
     one(3, "contentEncoding", Text),
     one(4, "contentType", Text),
@@ -149,22 +163,46 @@ const ROLE: &[Field] = &[one(1, "metadata", Message(META)), list(2, "rules", Mes
 
 const LABEL_SELECTOR: &[Field] = &[
     one(1, "matchLabels", Pairs(&Text)),
-    list(2, "matchExpressions", Message(&[one(1, "key", Text), one(2, "operator", Text), list(3, "values", Text)])),
+    list(
+        2,
+        "matchExpressions",
+        Message(&[
+            one(1, "key", Text),
+            one(2, "operator", Text),
+            list(3, "values", Text),
+        ]),
+    ),
 ];
 
 const CLUSTER_ROLE: &[Field] = &[
     one(1, "metadata", Message(META)),
     list(2, "rules", Message(RULE)),
-    one(3, "aggregationRule", Message(&[list(1, "clusterRoleSelectors", Message(LABEL_SELECTOR))])),
+    one(
+        3,
+        "aggregationRule",
+        Message(&[list(1, "clusterRoleSelectors", Message(LABEL_SELECTOR))]),
+    ),
 ];
 
-const SUBJECT: &[Field] =
-    &[one(1, "kind", Text), one(2, "apiGroup", Text), one(3, "name", Text), one(4, "namespace", Text)];
+const SUBJECT: &[Field] = &[
+    one(1, "kind", Text),
+    one(2, "apiGroup", Text),
+    one(3, "name", Text),
+    one(4, "namespace", Text),
+];
 
 const BINDING: &[Field] = &[
     one(1, "metadata", Message(META)),
     list(2, "subjects", Message(SUBJECT)),
-    one(3, "roleRef", Message(&[one(1, "apiGroup", Text), one(2, "kind", Text), one(3, "name", Text)])),
+    one(
+        3,
+        "roleRef",
+        Message(&[
+            one(1, "apiGroup", Text),
+            one(2, "kind", Text),
+            one(3, "name", Text),
+        ]),
+    ),
 ];
 
 const CONDITION: &[Field] = &[
@@ -190,19 +228,32 @@ const REQUEST: &[Field] = &[
 const SIGNING_REQUEST: &[Field] = &[
     one(1, "metadata", Message(META)),
     one(2, "spec", Message(REQUEST)),
-    one(3, "status", Message(&[list(1, "conditions", Message(CONDITION)), one(2, "certificate", Bytes)])),
+    one(
+        3,
+        "status",
+        Message(&[
+            list(1, "conditions", Message(CONDITION)),
+            one(2, "certificate", Bytes),
+        ]),
+    ),
 ];
 
 const DELETE_OPTIONS: &[Field] = &[
     one(1, "gracePeriodSeconds", Number),
-    one(2, "preconditions", Message(&[one(1, "uid", Text), one(2, "resourceVersion", Text)])),
+    one(
+        2,
+        "preconditions",
+        Message(&[one(1, "uid", Text), one(2, "resourceVersion", Text)]),
+    ),
     one(3, "orphanDependents", Truth),
     one(4, "propagationPolicy", Text),
     list(5, "dryRun", Text),
 ];
 
-const EVICTION: &[Field] =
-    &[one(1, "metadata", Message(META)), one(2, "deleteOptions", Message(DELETE_OPTIONS))];
+const EVICTION: &[Field] = &[
+    one(1, "metadata", Message(META)),
+    one(2, "deleteOptions", Message(DELETE_OPTIONS)),
+];
 
 /// What is known of a kind.
 fn fields_of(kind: &str) -> Option<&'static [Field]> {
@@ -223,9 +274,16 @@ fn fields_of(kind: &str) -> Option<&'static [Field]> {
 
 /// Reads a body; an error says what is not read here.
 pub(crate) fn decode(body: &[u8]) -> Result<Value, String> {
-    let body = body.strip_prefix(MAGIC).ok_or("the body does not begin as a Kubernetes object does")?;
+    let body = body
+        .strip_prefix(MAGIC)
+        .ok_or("the body does not begin as a Kubernetes object does")?;
     let envelope = message("object", ENVELOPE, body)?;
-    let text = |pointer: &str| envelope.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let text = |pointer: &str| {
+        envelope
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
     let kind = text("/typeMeta/kind");
     let fields = fields_of(kind).ok_or_else(|| format!("{kind} is not read in protobuf; send JSON"))?;
     let raw = BASE64.decode(text("/raw")).map_err(|error| error.to_string())?;
@@ -290,14 +348,20 @@ fn value(field: &Field, content: Content<'_>) -> Result<Option<Value>, String> {
         Number => Some(json!(content.number()?.cast_signed())),
         Truth => Some(json!(content.number()? != 0)),
         Time => {
-            let parts = message(field.name, &[one(1, "seconds", Number), one(2, "nanos", Number)], content.bytes()?)?;
+            let parts = message(
+                field.name,
+                &[one(1, "seconds", Number), one(2, "nanos", Number)],
+                content.bytes()?,
+            )?;
             let seconds = parts["seconds"].as_i64().unwrap_or_default();
             let at = Timestamp::from_second(seconds).map_err(|error| error.to_string())?;
             (seconds != 0).then(|| json!(stamp(at)))
         }
         Json => {
             let raw = message(field.name, &[one(1, "raw", Bytes)], content.bytes()?)?;
-            let raw = BASE64.decode(raw["raw"].as_str().unwrap_or_default()).map_err(|error| error.to_string())?;
+            let raw = BASE64
+                .decode(raw["raw"].as_str().unwrap_or_default())
+                .map_err(|error| error.to_string())?;
             Some(serde_json::from_slice(&raw).map_err(|error| error.to_string())?)
         }
         Message(fields) => Some(message(field.name, fields, content.bytes()?)?),
@@ -370,12 +434,26 @@ mod tests {
 
     fn body(kind: &str, raw: &[u8]) -> Vec<u8> {
         let types = [wire(1, b"v1"), wire(2, kind.as_bytes())].concat();
-        [MAGIC.to_vec(), wire(1, &types), wire(2, raw), wire(3, b""), wire(4, b"")].concat()
+        [
+            MAGIC.to_vec(),
+            wire(1, &types),
+            wire(2, raw),
+            wire(3, b""),
+            wire(4, b""),
+        ]
+        .concat()
     }
 
     #[test]
     fn a_secret_reads_as_in_json() {
-        let meta = [wire(1, b"s"), wire(2, b""), vec![7 << 3, 0], wire(8, b""), wire(14, b"a/b")].concat();
+        let meta = [
+            wire(1, b"s"),
+            wire(2, b""),
+            vec![7 << 3, 0],
+            wire(8, b""),
+            wire(14, b"a/b"),
+        ]
+        .concat();
         let data = [wire(1, b"k"), wire(2, b"v")].concat();
         let raw = [wire(1, &meta), wire(2, &data), wire(3, b"Opaque")].concat();
         let expected = json!({
@@ -389,15 +467,29 @@ mod tests {
     fn options_of_a_deletion_keep_their_zero() {
         let raw = [vec![1 << 3, 0], wire(4, b"Foreground")].concat();
         let options = decode(&body("DeleteOptions", &raw)).unwrap();
-        assert_eq!((&options["gracePeriodSeconds"], &options["propagationPolicy"]), (&json!(0), &json!("Foreground")));
+        assert_eq!(
+            (&options["gracePeriodSeconds"], &options["propagationPolicy"]),
+            (&json!(0), &json!("Foreground"))
+        );
     }
 
     #[test]
     fn what_is_not_known_is_refused() {
-        assert_eq!(decode(&body("Pod", b"")).unwrap_err(), "Pod is not read in protobuf; send JSON");
+        assert_eq!(
+            decode(&body("Pod", b"")).unwrap_err(),
+            "Pod is not read in protobuf; send JSON"
+        );
         let raw = wire(9, b"x");
-        assert_eq!(decode(&body("Secret", &raw)).unwrap_err(), "field 9 of Secret is not read in protobuf; send JSON");
-        for bytes in [&b"{}"[..], b"k8s\0\x0a\xff", b"k8s\0\xff", &body("Secret", b"\x0a\x05a")] {
+        assert_eq!(
+            decode(&body("Secret", &raw)).unwrap_err(),
+            "field 9 of Secret is not read in protobuf; send JSON"
+        );
+        for bytes in [
+            &b"{}"[..],
+            b"k8s\0\x0a\xff",
+            b"k8s\0\xff",
+            &body("Secret", b"\x0a\x05a"),
+        ] {
             assert!(decode(bytes).is_err());
         }
     }

@@ -133,11 +133,18 @@ impl Query {
         match name {
             "labelSelector" => self.label_selector = value,
             "fieldSelector" => self.field_selector = value,
-            "limit" => self.limit = number::<i64>(&value)?.and_then(|n| usize::try_from(n).ok()).unwrap_or(0),
+            "limit" => {
+                self.limit = number::<i64>(&value)?
+                    .and_then(|n| usize::try_from(n).ok())
+                    .unwrap_or(0)
+            }
             "continue" => self.continues = value,
             "resourceVersion" if !value.is_empty() => {
                 self.revision = value.parse().ok();
-                let why = format!("resourceVersion: Invalid value: {value:?}: {}", not_a_number("ParseUint", &value));
+                let why = format!(
+                    "resourceVersion: Invalid value: {value:?}: {}",
+                    not_a_number("ParseUint", &value)
+                );
                 self.wrong_revision = self.revision.is_none().then_some(why);
             }
             "resourceVersionMatch" => {
@@ -146,7 +153,9 @@ impl Query {
                     "NotOlderThan" => VersionMatch::NotOlderThan,
                     "Exact" => VersionMatch::Exact,
                     other => {
-                        let text = format!("Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\"");
+                        let text = format!(
+                            "Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\""
+                        );
                         return Err(list_options("FieldValueNotSupported", text));
                     }
                 }
@@ -166,7 +175,12 @@ impl Query {
                         let message = format!(
                             "Unsupported value: {other:?}: supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
                         );
-                        return Err(options(options_kind, "FieldValueNotSupported", "fieldValidation", message));
+                        return Err(options(
+                            options_kind,
+                            "FieldValueNotSupported",
+                            "fieldValidation",
+                            message,
+                        ));
                     }
                 }
             }
@@ -188,7 +202,8 @@ impl Query {
 
     fn check(&self) -> Result<(), ApiError> {
         let matched = self.version_match != VersionMatch::Unset;
-        if self.initial_events.is_some() && (!self.watch || self.version_match != VersionMatch::NotOlderThan) {
+        if self.initial_events.is_some() && (!self.watch || self.version_match != VersionMatch::NotOlderThan)
+        {
             let text = if self.watch {
                 "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
             } else {
@@ -197,7 +212,8 @@ impl Query {
             return Err(list_options("FieldValueForbidden", text.to_owned()));
         }
         if self.watch && matched && self.initial_events.is_none() {
-            let text = "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            let text =
+                "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
             return Err(list_options("FieldValueForbidden", text.to_owned()));
         }
         if !self.watch && matched && self.revision.is_none() {
@@ -221,7 +237,16 @@ fn list_options(reason: &'static str, message: String) -> ApiError {
 }
 
 fn options(kind: &str, reason: &'static str, field: &str, message: String) -> ApiError {
-    ApiError::invalid("meta.k8s.io", kind, "", &[Cause { reason, field: field.to_owned(), message }])
+    ApiError::invalid(
+        "meta.k8s.io",
+        kind,
+        "",
+        &[Cause {
+            reason,
+            field: field.to_owned(),
+            message,
+        }],
+    )
 }
 
 /// A number, or none for nothing.
@@ -229,7 +254,9 @@ fn number<N: std::str::FromStr>(text: &str) -> Result<Option<N>, ApiError> {
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_| ApiError::bad_request(not_a_number("ParseInt", text)))
+    text.parse()
+        .map(Some)
+        .map_err(|_| ApiError::bad_request(not_a_number("ParseInt", text)))
 }
 
 /// The real server's words for what is no number.
@@ -242,6 +269,8 @@ fn truth(name: &str, text: &str) -> Result<bool, ApiError> {
     match text {
         "" | "1" | "t" | "T" | "true" | "True" | "TRUE" => Ok(true),
         "0" | "f" | "F" | "false" | "False" | "FALSE" => Ok(false),
-        other => Err(ApiError::bad_request(format!("{name}: Invalid value: {other:?}: must be true or false"))),
+        other => Err(ApiError::bad_request(format!(
+            "{name}: Invalid value: {other:?}: must be true or false"
+        ))),
     }
 }

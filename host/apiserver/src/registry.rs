@@ -39,9 +39,19 @@ impl Registry {
         let by_path = all
             .iter()
             .enumerate()
-            .map(|(index, found)| ((found.group.clone(), found.version.clone(), found.plural.clone()), index))
+            .map(|(index, found)| {
+                (
+                    (found.group.clone(), found.version.clone(), found.plural.clone()),
+                    index,
+                )
+            })
             .collect();
-        Self { all, builtin: count, custom, by_path }
+        Self {
+            all,
+            builtin: count,
+            custom,
+            by_path,
+        }
     }
 
     /// The registry after a change of a definition.
@@ -56,7 +66,11 @@ impl Registry {
     /// The registry with a definition as it now is.
     pub(crate) fn with_definition(&self, definition: &Stored) -> Arc<Self> {
         let object = definition.value();
-        let resources = if is_established(&object) { crd::resources_of(&object).unwrap_or_default() } else { Vec::new() };
+        let resources = if is_established(&object) {
+            crd::resources_of(&object).unwrap_or_default()
+        } else {
+            Vec::new()
+        };
         self.replace(&definition.key.name, resources)
     }
 
@@ -77,21 +91,35 @@ impl Registry {
 
     /// Index of the resource of a path.
     pub(crate) fn find(&self, group: &str, version: &str, plural: &str) -> Option<usize> {
-        self.by_path.get(&(group.to_owned(), version.to_owned(), plural.to_owned())).copied()
+        self.by_path
+            .get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+            .copied()
     }
 
     /// The resource of a kind, for an owner reference.
     pub(crate) fn by_kind(&self, api_version: &str, kind: &str) -> Option<&Resource> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let of_kind = || self.all.iter().filter(|found| found.group == group && found.kind == kind);
-        of_kind().find(|found| found.version == version).or_else(|| of_kind().next())
+        let of_kind = || {
+            self.all
+                .iter()
+                .filter(|found| found.group == group && found.kind == kind)
+        };
+        of_kind()
+            .find(|found| found.version == version)
+            .or_else(|| of_kind().next())
     }
 
     /// The resource whose objects are in a table.
     pub(crate) fn by_table(&self, table: &str) -> Option<&Resource> {
-        let in_table = || self.all.iter().filter(|found| crate::registry::table(found) == table);
+        let in_table = || {
+            self.all
+                .iter()
+                .filter(|found| crate::registry::table(found) == table)
+        };
         in_table()
-            .find(|found| found.version == found.storage_version && builtin::storage_group(found) == found.group)
+            .find(|found| {
+                found.version == found.storage_version && builtin::storage_group(found) == found.group
+            })
             .or_else(|| in_table().next())
     }
 
@@ -118,5 +146,8 @@ pub(crate) fn table(resource: &Resource) -> String {
 
 fn is_established(definition: &Value) -> bool {
     let conditions = definition["status"]["conditions"].as_array();
-    conditions.into_iter().flatten().any(|one| one["type"] == "Established" && one["status"] == "True")
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|one| one["type"] == "Established" && one["status"] == "True")
 }

@@ -49,7 +49,9 @@ pub(crate) struct Target {
 
 /// Splits the cluster off a path: `/clusters/<name>/…`, or none.
 pub(crate) fn split_cluster(path: &str) -> (Option<&str>, &str) {
-    let Some(rest) = path.strip_prefix("/clusters/") else { return (None, path) };
+    let Some(rest) = path.strip_prefix("/clusters/") else {
+        return (None, path);
+    };
     match rest.find('/') {
         Some(at) => (Some(&rest[..at]), &rest[at..]),
         None => (Some(rest), "/"),
@@ -91,8 +93,11 @@ pub(crate) fn parse(path: &str) -> Route {
 }
 
 fn objects(group: &str, version: &str, rest: &[&str]) -> Route {
-    let mut target =
-        Target { group: group.to_owned(), version: version.to_owned(), ..Target::default() };
+    let mut target = Target {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        ..Target::default()
+    };
     let rest = match rest {
         ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => rest,
         ["namespaces", namespace, below @ ..] => {
@@ -178,7 +183,9 @@ fn decode(part: &str) -> String {
     let bytes = part.as_bytes();
     let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
     while at < bytes.len() {
-        let code = bytes.get(at + 1..at + 3).and_then(|code| std::str::from_utf8(code).ok());
+        let code = bytes
+            .get(at + 1..at + 3)
+            .and_then(|code| std::str::from_utf8(code).ok());
         match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
             Some(byte) if bytes[at] == b'%' => {
                 out.push(byte);
@@ -223,11 +230,20 @@ mod tests {
             ("/api/v1/nodes/a/status", target("", "nodes", "a", "status")),
             ("/api/v1/namespaces", target("", "namespaces", "", "")),
             ("/api/v1/namespaces/a", target("", "namespaces", "a", "")),
-            ("/api/v1/namespaces/a/status", target("", "namespaces", "a", "status")),
-            ("/api/v1/namespaces/a/finalize", target("", "namespaces", "a", "finalize")),
+            (
+                "/api/v1/namespaces/a/status",
+                target("", "namespaces", "a", "status"),
+            ),
+            (
+                "/api/v1/namespaces/a/finalize",
+                target("", "namespaces", "a", "finalize"),
+            ),
             ("/api/v1/namespaces/a/pods", target("a", "pods", "", "")),
             ("/api/v1/namespaces/a/pods/b%3Ac", target("a", "pods", "b:c", "")),
-            ("/api/v1/namespaces/a/pods/b/eviction", target("a", "pods", "b", "eviction")),
+            (
+                "/api/v1/namespaces/a/pods/b/eviction",
+                target("a", "pods", "b", "eviction"),
+            ),
             ("/api/v1/namespaces/a/pods/b/c/d", Route::Unknown),
             ("/", Route::Unknown),
         ];

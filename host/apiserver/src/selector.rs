@@ -40,9 +40,15 @@ impl Selector {
         let fields = parse_fields(fields).map_err(ApiError::bad_request)?;
         for field in &fields {
             let known = matches!(field.path.as_str(), "metadata.name" | "metadata.namespace")
-                || resource.selectable.iter().any(|path| path.trim_start_matches('.') == field.path);
+                || resource
+                    .selectable
+                    .iter()
+                    .any(|path| path.trim_start_matches('.') == field.path);
             if !known {
-                return Err(ApiError::bad_request(format!("field label not supported: {}", field.path)));
+                return Err(ApiError::bad_request(format!(
+                    "field label not supported: {}",
+                    field.path
+                )));
             }
         }
         Ok(Self { labels, fields })
@@ -56,23 +62,37 @@ impl Selector {
     /// What fields must equal, for the authorizer.
     pub(crate) fn equalities(&self) -> Vec<(String, String)> {
         let equal = self.fields.iter().filter(|field| field.equal);
-        equal.map(|field| (field.path.clone(), field.value.clone())).collect()
+        equal
+            .map(|field| (field.path.clone(), field.value.clone()))
+            .collect()
     }
 
     /// The one name that can match, if the selector says so.
     pub(crate) fn name(&self) -> Option<&str> {
-        self.fields.iter().find(|field| field.equal && field.path == "metadata.name").map(|field| field.value.as_str())
+        self.fields
+            .iter()
+            .find(|field| field.equal && field.path == "metadata.name")
+            .map(|field| field.value.as_str())
     }
 
     /// Whether an object matches. `shape` gives it in the shape in which the resource shows it.
     pub(crate) fn matches(&self, object: &Stored, shape: impl Fn(&Stored) -> Value) -> bool {
         let label = |key: &str| {
-            object.meta.labels.iter().find(|(name, _)| name.as_ref() == key).map(|(_, value)| value.as_ref())
+            object
+                .meta
+                .labels
+                .iter()
+                .find(|(name, _)| name.as_ref() == key)
+                .map(|(_, value)| value.as_ref())
         };
         let number = |key: &str| label(key).and_then(|found| found.parse::<i64>().ok());
         let labelled = self.labels.iter().all(|demand| match demand {
-            Demand::In(key, values) => label(key).is_some_and(|found| values.iter().any(|value| value == found)),
-            Demand::NotIn(key, values) => !label(key).is_some_and(|found| values.iter().any(|value| value == found)),
+            Demand::In(key, values) => {
+                label(key).is_some_and(|found| values.iter().any(|value| value == found))
+            }
+            Demand::NotIn(key, values) => {
+                !label(key).is_some_and(|found| values.iter().any(|value| value == found))
+            }
             Demand::Exists(key) => label(key).is_some(),
             Demand::Absent(key) => label(key).is_none(),
             Demand::Above(key, bound) => number(key).is_some_and(|found| found > *bound),
@@ -118,7 +138,11 @@ fn parse_fields(text: &str) -> Result<Vec<Field>, String> {
         } else {
             return Err(format!("invalid selector: '{text}'; can't understand '{part}'"));
         };
-        fields.push(Field { path: path.trim().to_owned(), value: value.trim().to_owned(), equal });
+        fields.push(Field {
+            path: path.trim().to_owned(),
+            value: value.trim().to_owned(),
+            equal,
+        });
     }
     Ok(fields)
 }
@@ -151,7 +175,9 @@ fn parse_labels(text: &str) -> Result<Vec<Demand>, String> {
 fn parse_label(part: &str) -> Result<Demand, String> {
     let part = part.trim();
     if let Some(list) = part.strip_suffix(')') {
-        let (head, list) = list.split_once('(').ok_or_else(|| format!("found ')', expected '(' in '{part}'"))?;
+        let (head, list) = list
+            .split_once('(')
+            .ok_or_else(|| format!("found ')', expected '(' in '{part}'"))?;
         let values = list.split(',').map(|value| value.trim().to_owned()).collect();
         let mut words = head.split_whitespace();
         return match (words.next(), words.next(), words.next()) {
@@ -189,7 +215,9 @@ fn parse_key(key: &str) -> Result<String, String> {
 fn parse_bound(value: &str) -> Result<i64, String> {
     let value = value.trim();
     let why = "for 'Gt', 'Lt' operators, the value must be an integer";
-    value.parse().map_err(|_| format!("values[0]: Invalid value: {value:?}: {why}"))
+    value
+        .parse()
+        .map_err(|_| format!("values[0]: Invalid value: {value:?}: {why}"))
 }
 
 fn parse_value(value: &str) -> Result<String, String> {
@@ -235,7 +263,10 @@ mod tests {
     #[case("size<6,size>4", true)]
     #[case("env>4", false)]
     fn labels_select(#[case] selector: &str, #[case] expected: bool) {
-        let selector = Selector { labels: parse_labels(selector).unwrap(), fields: Vec::new() };
+        let selector = Selector {
+            labels: parse_labels(selector).unwrap(),
+            fields: Vec::new(),
+        };
         assert_eq!(selector.matches(&object(), Stored::value), expected);
     }
 
@@ -248,7 +279,10 @@ mod tests {
     #[case("status.phase=", true)]
     #[case("status.phase!=Running", true)]
     fn fields_select(#[case] selector: &str, #[case] expected: bool) {
-        let selector = Selector { labels: Vec::new(), fields: parse_fields(selector).unwrap() };
+        let selector = Selector {
+            labels: Vec::new(),
+            fields: parse_fields(selector).unwrap(),
+        };
         assert_eq!(selector.matches(&object(), Stored::value), expected);
     }
 

@@ -27,7 +27,9 @@ use crate::status::ApiError;
 use crate::store::object::Key;
 use crate::store::{Refused, Storage, authority_setting};
 use crate::tls::{Authority, TlsError};
-use crate::{certificates, definitions, discovery, expiry, gc, metadata, namespaces, node_lifecycle, openapi};
+use crate::{
+    certificates, definitions, discovery, expiry, gc, metadata, namespaces, node_lifecycle, openapi,
+};
 
 /// Setting that holds the authority for the server's own certificate.
 const AUTHORITY: &str = "authority";
@@ -91,20 +93,32 @@ impl Server {
             Store::Memory => "memory".into(),
         };
         let storage = Storage::open(&options)?;
-        let failed = |why: String| OpenError::Authority { path: path.clone(), why };
-        let unwritten = |refused: Refused| OpenError::Corrupt { path: path.clone(), why: refused.to_string() };
+        let failed = |why: String| OpenError::Authority {
+            path: path.clone(),
+            why,
+        };
+        let unwritten = |refused: Refused| OpenError::Corrupt {
+            path: path.clone(),
+            why: refused.to_string(),
+        };
         let now = (options.clock)();
         let authority = match storage.setting(AUTHORITY) {
             Some(bytes) => load(&bytes).map_err(|error| failed(error.to_string()))?,
             None => {
-                let fresh = Authority::generate("apiserver", now).map_err(|error| failed(error.to_string()))?;
-                storage.keep_setting(AUTHORITY, fresh.to_pem().into_bytes()).map_err(unwritten)?;
+                let fresh =
+                    Authority::generate("apiserver", now).map_err(|error| failed(error.to_string()))?;
+                storage
+                    .keep_setting(AUTHORITY, fresh.to_pem().into_bytes())
+                    .map_err(unwritten)?;
                 fresh
             }
         };
         if storage.read().cluster(&options.cluster).is_none() {
-            let clients = client_authority(&options.cluster, &options.clock).map_err(|error| failed(error.to_string()))?;
-            storage.create_cluster_now(&options.cluster, clients.into_bytes()).map_err(unwritten)?;
+            let clients = client_authority(&options.cluster, &options.clock)
+                .map_err(|error| failed(error.to_string()))?;
+            storage
+                .create_cluster_now(&options.cluster, clients.into_bytes())
+                .map_err(unwritten)?;
         }
         // A server that was killed between creating a cluster and filling it goes on here.
         for cluster in crate::background::clusters(&storage) {
@@ -120,7 +134,9 @@ impl Server {
             authorities: Mutex::default(),
             stop: CancellationToken::new(),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
     }
 
     /// Starts the background loops on the current runtime: garbage collection, namespaces, definitions, certificate
@@ -131,7 +147,12 @@ impl Server {
         tokio::spawn(gc::run(storage.clone(), clock.clone(), stop.clone()));
         tokio::spawn(namespaces::run(storage.clone(), clock.clone(), stop.clone()));
         tokio::spawn(definitions::run(storage.clone(), clock.clone(), stop.clone()));
-        tokio::spawn(expiry::run(storage.clone(), clock.clone(), inner.options.event_ttl, stop.clone()));
+        tokio::spawn(expiry::run(
+            storage.clone(),
+            clock.clone(),
+            inner.options.event_ttl,
+            stop.clone(),
+        ));
         tokio::spawn(attend(self.clone(), stop.clone()));
         let watches = inner.stop.clone();
         tokio::spawn(async move {
@@ -150,14 +171,21 @@ impl Server {
     /// Creates a cluster, with its first namespaces and an authority of its own for its clients.
     pub async fn create_cluster(&self, name: &str) -> Result<(), ServerError> {
         if let Some(why) = metadata::subdomain(name).into_iter().next() {
-            return Err(ServerError::Name { name: name.to_owned(), why });
+            return Err(ServerError::Name {
+                name: name.to_owned(),
+                why,
+            });
         }
         let inner = &self.inner;
         let clients = client_authority(name, &inner.options.clock)?;
-        inner.storage.create_cluster(name, clients.into_bytes()).await.map_err(|refused| match refused {
-            Refused::Disk(why) => ServerError::Store(why),
-            Refused::Raced | Refused::NoCluster => ServerError::Exists(name.to_owned()),
-        })?;
+        inner
+            .storage
+            .create_cluster(name, clients.into_bytes())
+            .await
+            .map_err(|refused| match refused {
+                Refused::Disk(why) => ServerError::Store(why),
+                Refused::Raced | Refused::NoCluster => ServerError::Exists(name.to_owned()),
+            })?;
         for write in namespaces::first(&inner.storage, name, &stamp((inner.options.clock)())) {
             match inner.storage.write(write).await {
                 Ok(_) | Err(Refused::Raced | Refused::NoCluster) => {}
@@ -174,10 +202,14 @@ impl Server {
             return Err(ServerError::Own(name.to_owned()));
         }
         self.inner.tokens().remove(name);
-        self.inner.storage.delete_cluster(name).await.map_err(|refused| match refused {
-            Refused::Disk(why) => ServerError::Store(why),
-            Refused::Raced | Refused::NoCluster => ServerError::Missing(name.to_owned()),
-        })
+        self.inner
+            .storage
+            .delete_cluster(name)
+            .await
+            .map_err(|refused| match refused {
+                Refused::Disk(why) => ServerError::Store(why),
+                Refused::Raced | Refused::NoCluster => ServerError::Missing(name.to_owned()),
+            })
     }
 
     /// Names of all clusters, sorted.
@@ -203,26 +235,50 @@ impl Server {
     }
 
     /// A kubeconfig with a fresh client certificate. `base_url` is where the socket is, like `https://127.0.0.1:6443`.
-    pub fn kubeconfig(&self, cluster: &str, base_url: &str, identity: &Identity) -> Result<String, ServerError> {
-        let authority =
-            self.inner.client_authority(cluster).ok_or_else(|| ServerError::Missing(cluster.to_owned()))?;
-        let group = identity.groups.iter().find(|group| !group.starts_with("system:authenticated"));
+    pub fn kubeconfig(
+        &self,
+        cluster: &str,
+        base_url: &str,
+        identity: &Identity,
+    ) -> Result<String, ServerError> {
+        let authority = self
+            .inner
+            .client_authority(cluster)
+            .ok_or_else(|| ServerError::Missing(cluster.to_owned()))?;
+        let group = identity
+            .groups
+            .iter()
+            .find(|group| !group.starts_with("system:authenticated"));
         let now = (self.inner.options.clock)();
         let issued = authority.client(&identity.user, group.map(String::as_str), now, CLIENT_LIFE)?;
         let url = self.url(cluster, base_url);
-        Ok(kubeconfig(cluster, &identity.user, &url, self.ca_pem(), Proof::Certificate(&issued)))
+        Ok(kubeconfig(
+            cluster,
+            &identity.user,
+            &url,
+            self.ca_pem(),
+            Proof::Certificate(&issued),
+        ))
     }
 
     /// Where a cluster is found below `base_url`.
     pub fn url(&self, cluster: &str, base_url: &str) -> String {
         let base = base_url.trim_end_matches('/');
-        if cluster == self.inner.options.cluster { base.to_owned() } else { format!("{base}/clusters/{cluster}") }
+        if cluster == self.inner.options.cluster {
+            base.to_owned()
+        } else {
+            format!("{base}/clusters/{cluster}")
+        }
     }
 
     /// A new bearer token that stands for `identity` in a cluster until the server stops.
     pub fn token(&self, cluster: &str, identity: Identity) -> String {
         let token = mint_token();
-        self.inner.tokens().entry(cluster.to_owned()).or_default().push(StaticToken::new(&token, identity));
+        self.inner
+            .tokens()
+            .entry(cluster.to_owned())
+            .or_default()
+            .push(StaticToken::new(&token, identity));
         token
     }
 
@@ -249,7 +305,10 @@ async fn attend(server: Server, stop: CancellationToken) {
     while pace.next(None).await {
         let present: HashMap<Arc<str>, String> = {
             let state = inner.storage.read();
-            state.clusters().map(|(name, cluster)| (cluster.uid.clone(), name.to_owned())).collect()
+            state
+                .clusters()
+                .map(|(name, cluster)| (cluster.uid.clone(), name.to_owned()))
+                .collect()
         };
         running.retain(|uid, token| {
             let stays = present.contains_key(uid);
@@ -262,11 +321,18 @@ async fn attend(server: Server, stop: CancellationToken) {
             if running.contains_key(&uid) {
                 continue;
             }
-            let Some(authority) = inner.client_authority(&name) else { continue };
+            let Some(authority) = inner.client_authority(&name) else {
+                continue;
+            };
             let token = stop.child_token();
             let client = server.client(&name, Identity::host("system:kube-controller-manager"));
             let clock = &inner.options.clock;
-            tokio::spawn(certificates::run(client.clone(), authority, clock.clone(), token.clone()));
+            tokio::spawn(certificates::run(
+                client.clone(),
+                authority,
+                clock.clone(),
+                token.clone(),
+            ));
             tokio::spawn(node_lifecycle::run(client, clock.clone(), token.clone()));
             running.insert(uid, token);
         }
@@ -275,13 +341,18 @@ async fn attend(server: Server, stop: CancellationToken) {
 
 impl Inner {
     fn tokens(&self) -> MutexGuard<'_, HashMap<String, Vec<StaticToken>>> {
-        self.tokens.lock().expect("nobody panics while holding the tokens")
+        self.tokens
+            .lock()
+            .expect("nobody panics while holding the tokens")
     }
 
     /// The authority for the clients of a cluster; read once per cluster, not per name.
     pub(crate) fn client_authority(&self, cluster: &str) -> Option<Arc<Authority>> {
         let uid = self.storage.read().cluster(cluster)?.uid.clone();
-        let mut known = self.authorities.lock().expect("nobody panics while holding the authorities");
+        let mut known = self
+            .authorities
+            .lock()
+            .expect("nobody panics while holding the authorities");
         if let Some(found) = known.get(&uid) {
             return Some(found.clone());
         }
@@ -297,16 +368,26 @@ impl Inner {
         chain: &[CertificateDer<'static>],
         parts: &Parts,
     ) -> Result<Identity, ApiError> {
-        let authority = self.client_authority(cluster).ok_or_else(ApiError::unauthorized)?;
+        let authority = self
+            .client_authority(cluster)
+            .ok_or_else(ApiError::unauthorized)?;
         let tokens = self.tokens().get(cluster).cloned().unwrap_or_default();
         let secret = |name: &str| {
             let key = Key::new("kube-system", name);
-            self.storage.get(cluster, "secrets", &key).map(|secret| secret.value())
+            self.storage
+                .get(cluster, "secrets", &key)
+                .map(|secret| secret.value())
         };
-        let realm = Realm { authority: &authority, tokens: &tokens, secret: &secret };
+        let realm = Realm {
+            authority: &authority,
+            tokens: &tokens,
+            secret: &secret,
+        };
         let header = parts.headers.get(http::header::AUTHORIZATION);
-        let credentials =
-            Credentials { chain, authorization: header.and_then(|value| value.to_str().ok()) };
+        let credentials = Credentials {
+            chain,
+            authorization: header.and_then(|value| value.to_str().ok()),
+        };
         authenticate::authenticate(credentials, &realm, (self.options.clock)())
     }
 
@@ -336,11 +417,20 @@ impl Inner {
     ) -> Result<Response<Body>, ApiError> {
         let query = Query::parse(&parts.method, &parts.uri)?;
         let verb = Verb::of(&parts.method, &target, &query)?;
-        let registry = self.storage.registry(cluster).ok_or_else(ApiError::unknown_path)?;
-        if !registry.all().iter().any(|one| one.group == target.group && one.version == target.version) {
+        let registry = self
+            .storage
+            .registry(cluster)
+            .ok_or_else(ApiError::unknown_path)?;
+        if !registry
+            .all()
+            .iter()
+            .any(|one| one.group == target.group && one.version == target.version)
+        {
             return Ok(text_answer(StatusCode::NOT_FOUND, "404 page not found\n"));
         }
-        let index = registry.find(&target.group, &target.version, &target.plural).ok_or_else(ApiError::unknown_path)?;
+        let index = registry
+            .find(&target.group, &target.version, &target.plural)
+            .ok_or_else(ApiError::unknown_path)?;
         if !registry.all()[index].namespaced && !target.namespace.is_empty() {
             return Err(ApiError::unknown_path());
         }
@@ -375,14 +465,25 @@ impl Inner {
             path: path.to_owned(),
             ..Attributes::default()
         };
-        authorize::authorize(identity, &wish, &Lookup { storage: &self.storage, cluster })?;
+        authorize::authorize(
+            identity,
+            &wish,
+            &Lookup {
+                storage: &self.storage,
+                cluster,
+            },
+        )?;
         let Some(registry) = self.storage.registry(cluster) else {
             return Ok(text_answer(StatusCode::NOT_FOUND, "404 page not found\n"));
         };
         if !matches!(parts.method.as_str(), "GET" | "HEAD") {
             return Err(ApiError::method_not_allowed());
         }
-        let prefix = if cluster == self.options.cluster { String::new() } else { format!("/clusters/{cluster}") };
+        let prefix = if cluster == self.options.cluster {
+            String::new()
+        } else {
+            format!("/clusters/{cluster}")
+        };
         Ok(discover(&registry, &prefix, parts, route)
             .unwrap_or_else(|| text_answer(StatusCode::NOT_FOUND, "404 page not found\n")))
     }
@@ -392,7 +493,10 @@ impl Inner {
 fn discover(registry: &Registry, prefix: &str, parts: &Parts, route: &Route) -> Option<Response<Body>> {
     let all = registry.all();
     let wants_aggregated = || {
-        let accept = parts.headers.get(http::header::ACCEPT).and_then(|value| value.to_str().ok());
+        let accept = parts
+            .headers
+            .get(http::header::ACCEPT)
+            .and_then(|value| value.to_str().ok());
         accept.is_some_and(|accept| {
             accept.split(',').next().is_some_and(|first| {
                 first.contains("g=apidiscovery.k8s.io") && first.contains("v=v2;") || first.ends_with("v=v2")
@@ -402,7 +506,9 @@ fn discover(registry: &Registry, prefix: &str, parts: &Parts, route: &Route) -> 
     let aggregated = |core: bool| {
         let mut answer = json_answer(StatusCode::OK, discovery::aggregated(all, core).to_string(), &[]);
         let kind = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-        answer.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
+        answer
+            .headers_mut()
+            .insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
         answer
     };
     let value = match route {
@@ -411,7 +517,10 @@ fn discover(registry: &Registry, prefix: &str, parts: &Parts, route: &Route) -> 
         Route::Core if wants_aggregated() => return Some(aggregated(true)),
         Route::Groups if wants_aggregated() => return Some(aggregated(false)),
         Route::Core => {
-            let host = parts.headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
+            let host = parts
+                .headers
+                .get(http::header::HOST)
+                .and_then(|host| host.to_str().ok());
             discovery::api_versions(host.unwrap_or_default())
         }
         Route::Groups => discovery::api_groups(all),
@@ -420,8 +529,15 @@ fn discover(registry: &Registry, prefix: &str, parts: &Parts, route: &Route) -> 
         Route::Schemas => {
             let mut index = openapi::index(all);
             // Clients take these addresses as they are, from the root of the server.
-            for entry in index["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut()) {
-                let address = format!("{prefix}{}", entry["serverRelativeURL"].as_str().unwrap_or_default());
+            for entry in index["paths"]
+                .as_object_mut()
+                .into_iter()
+                .flat_map(|paths| paths.values_mut())
+            {
+                let address = format!(
+                    "{prefix}{}",
+                    entry["serverRelativeURL"].as_str().unwrap_or_default()
+                );
                 entry["serverRelativeURL"] = serde_json::Value::String(address);
             }
             index

@@ -29,7 +29,11 @@ pub struct Local {
 
 impl Local {
     pub(crate) fn new(inner: Arc<Inner>, cluster: &str, identity: Identity) -> Self {
-        Self { inner, cluster: cluster.into(), identity }
+        Self {
+            inner,
+            cluster: cluster.into(),
+            identity,
+        }
     }
 }
 
@@ -50,7 +54,10 @@ impl Service<Request<kube::client::Body>> for Local {
                 return Ok(error_answer(&ApiError::too_large(LARGEST)));
             };
             let path = routes::path(&parts.uri).to_owned();
-            Ok(this.inner.respond(&this.cluster, this.identity, &parts, &path, body.to_bytes()).await)
+            Ok(this
+                .inner
+                .respond(&this.cluster, this.identity, &parts, &path, body.to_bytes())
+                .await)
         })
     }
 }

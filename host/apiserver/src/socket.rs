@@ -36,7 +36,9 @@ impl Server {
     /// Serves a socket until `stop`, and then until open requests are answered or time is up.
     pub async fn serve(&self, listener: TcpListener, stop: CancellationToken) -> Result<(), ServerError> {
         let inner = &self.inner;
-        let config = inner.authority.server_config(&inner.options.names, (inner.options.clock)())?;
+        let config = inner
+            .authority
+            .server_config(&inner.options.names, (inner.options.clock)())?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let connections = TaskTracker::new();
         loop {
@@ -69,8 +71,13 @@ async fn connect(inner: Arc<Inner>, acceptor: TlsAcceptor, stream: TcpStream, st
         Ok(Err(error)) => return tracing::debug!(%error, "a client gave up during the handshake"),
         Err(_) => return,
     };
-    let chain: Arc<[CertificateDer<'static>]> =
-        stream.get_ref().1.peer_certificates().unwrap_or_default().to_vec().into();
+    let chain: Arc<[CertificateDer<'static>]> = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .unwrap_or_default()
+        .to_vec()
+        .into();
     let service = service_fn(move |request: Request<Incoming>| {
         let (inner, chain) = (inner.clone(), chain.clone());
         async move { Ok::<_, Infallible>(answer(&inner, &chain, request).await) }
@@ -90,7 +97,11 @@ async fn connect(inner: Arc<Inner>, acceptor: TlsAcceptor, stream: TcpStream, st
     }
 }
 
-async fn answer(inner: &Inner, chain: &[CertificateDer<'static>], request: Request<Incoming>) -> Response<Body> {
+async fn answer(
+    inner: &Inner,
+    chain: &[CertificateDer<'static>],
+    request: Request<Incoming>,
+) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let (cluster, path) = routes::split_cluster(routes::path(&parts.uri));
     let cluster = cluster.unwrap_or(&inner.options.cluster);
@@ -99,7 +110,11 @@ async fn answer(inner: &Inner, chain: &[CertificateDer<'static>], request: Reque
         Err(error) => return error_answer(&error),
     };
     match Limited::new(body, LARGEST).collect().await {
-        Ok(body) => inner.respond(cluster, identity, &parts, path, body.to_bytes()).await,
+        Ok(body) => {
+            inner
+                .respond(cluster, identity, &parts, path, body.to_bytes())
+                .await
+        }
         Err(_) => error_answer(&ApiError::too_large(LARGEST)),
     }
 }

@@ -19,22 +19,45 @@ pub(crate) struct Cause {
 impl Cause {
     /// `Invalid value: <shown>: <detail>`
     pub(crate) fn invalid(field: impl Into<String>, value: &Value, detail: impl AsRef<str>) -> Self {
-        Self::worded("FieldValueInvalid", field, format!("Invalid value: {}", shown(value)), detail.as_ref())
+        Self::worded(
+            "FieldValueInvalid",
+            field,
+            format!("Invalid value: {}", shown(value)),
+            detail.as_ref(),
+        )
     }
 
     /// `Required value: <detail>`
     pub(crate) fn required(field: impl Into<String>, detail: impl AsRef<str>) -> Self {
-        Self::worded("FieldValueRequired", field, "Required value".to_owned(), detail.as_ref())
+        Self::worded(
+            "FieldValueRequired",
+            field,
+            "Required value".to_owned(),
+            detail.as_ref(),
+        )
     }
 
     /// `Forbidden: <detail>`
     pub(crate) fn forbidden(field: impl Into<String>, detail: impl AsRef<str>) -> Self {
-        Self::worded("FieldValueForbidden", field, "Forbidden".to_owned(), detail.as_ref())
+        Self::worded(
+            "FieldValueForbidden",
+            field,
+            "Forbidden".to_owned(),
+            detail.as_ref(),
+        )
     }
 
     fn worded(reason: &'static str, field: impl Into<String>, start: String, detail: &str) -> Self {
-        let message = if detail.is_empty() { start } else { format!("{start}: {detail}") };
-        Self { reason, field: field.into(), message }
+        let message = if detail.is_empty() {
+            start
+        } else {
+            format!("{start}: {detail}")
+        };
+        Self {
+            reason,
+            field: field.into(),
+            message,
+        }
     }
 
     /// The cause with its path, as it stands in the message of the whole.
@@ -70,7 +93,13 @@ pub(crate) struct ApiError {
 impl ApiError {
     /// A refusal without details.
     pub(crate) fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Box::default(), continues: None }
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            details: Box::default(),
+            continues: None,
+        }
     }
 
     /// `nodes "x" not found`
@@ -82,12 +111,22 @@ impl ApiError {
     /// `nodes "x" already exists`
     pub(crate) fn already_exists(group: &str, plural: &str, name: &str) -> Self {
         let message = format!("{} \"{name}\" already exists", qualified(group, plural));
-        Self::about(StatusCode::CONFLICT, "AlreadyExists", message, group, plural, name)
+        Self::about(
+            StatusCode::CONFLICT,
+            "AlreadyExists",
+            message,
+            group,
+            plural,
+            name,
+        )
     }
 
     /// `Operation cannot be fulfilled on nodes "x": <why>`
     pub(crate) fn conflict(group: &str, plural: &str, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", qualified(group, plural));
+        let message = format!(
+            "Operation cannot be fulfilled on {} \"{name}\": {why}",
+            qualified(group, plural)
+        );
         Self::about(StatusCode::CONFLICT, "Conflict", message, group, plural, name)
     }
 
@@ -106,8 +145,14 @@ impl ApiError {
             several => format!("[{}]", several.join(", ")),
         };
         let message = format!("{} \"{name}\" is invalid: {list}", qualified(group, kind));
-        let mut error =
-            Self::about(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message, group, kind, name);
+        let mut error = Self::about(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Invalid",
+            message,
+            group,
+            kind,
+            name,
+        );
         let causes = causes
             .iter()
             .map(|cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field}))
@@ -160,7 +205,11 @@ impl ApiError {
             "the body of the request was in an unknown format - accepted media types include: {}",
             accepted.join(", ")
         );
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UnsupportedMediaType",
+            message,
+        )
     }
 
     /// A body over the limit.
@@ -172,8 +221,11 @@ impl ApiError {
     /// A revision that does not exist yet.
     pub(crate) fn future_revision(asked: u64, current: u64) -> Self {
         let message = format!("Too large resource version: {asked}, current: {current}");
-        let mut error =
-            Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", format!("Timeout: {message}"));
+        let mut error = Self::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "Timeout",
+            format!("Timeout: {message}"),
+        );
         let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
         error.details.insert("causes".to_owned(), json!([cause]));
         error.details.insert("retryAfterSeconds".to_owned(), json!(1));
@@ -188,7 +240,9 @@ impl ApiError {
             "InternalError",
             format!("Internal error occurred: {why}"),
         );
-        error.details.insert("causes".to_owned(), json!([{"message": why}]));
+        error
+            .details
+            .insert("causes".to_owned(), json!([{"message": why}]));
         error
     }
 
@@ -215,7 +269,9 @@ impl ApiError {
         let mut error = Self::new(code, reason, message);
         for (key, value) in [("name", name), ("group", group), ("kind", kind)] {
             if !value.is_empty() {
-                error.details.insert(key.to_owned(), Value::String(value.to_owned()));
+                error
+                    .details
+                    .insert(key.to_owned(), Value::String(value.to_owned()));
             }
         }
         error
@@ -234,7 +290,10 @@ impl ApiError {
             fields.insert("reason".to_owned(), Value::String(self.reason.to_owned()));
         }
         // Where the real server has nothing to detail, some refusals say so and some say nothing.
-        let is_silent = matches!(self.reason, "" | "BadRequest" | "Unauthorized" | "Expired" | "NotAcceptable" | "UnsupportedMediaType");
+        let is_silent = matches!(
+            self.reason,
+            "" | "BadRequest" | "Unauthorized" | "Expired" | "NotAcceptable" | "UnsupportedMediaType"
+        );
         if !self.details.is_empty() || !is_silent {
             fields.insert("details".to_owned(), Value::Object((*self.details).clone()));
         }
@@ -245,7 +304,11 @@ impl ApiError {
 
 /// `nodes`, or `nodeclaims.management.loft.sh` with a group.
 pub(crate) fn qualified(group: &str, name: &str) -> String {
-    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
+    if group.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{name}.{group}")
+    }
 }
 
 #[cfg(test)]
@@ -256,14 +319,26 @@ mod tests {
     fn refusals_are_worded_as_the_real_server_words_them() {
         let cases = [
             (ApiError::not_found("", "nodes", "x"), r#"nodes "x" not found"#),
-            (ApiError::not_found("a.b", "nodes", "x"), r#"nodes.a.b "x" not found"#),
-            (ApiError::already_exists("", "pods", "x"), r#"pods "x" already exists"#),
+            (
+                ApiError::not_found("a.b", "nodes", "x"),
+                r#"nodes.a.b "x" not found"#,
+            ),
+            (
+                ApiError::already_exists("", "pods", "x"),
+                r#"pods "x" already exists"#,
+            ),
             (
                 ApiError::conflict("", "nodes", "x", "no"),
                 r#"Operation cannot be fulfilled on nodes "x": no"#,
             ),
-            (ApiError::forbidden("", "nodes", "", "no"), "nodes is forbidden: no"),
-            (ApiError::forbidden("", "nodes", "x", "no"), r#"nodes "x" is forbidden: no"#),
+            (
+                ApiError::forbidden("", "nodes", "", "no"),
+                "nodes is forbidden: no",
+            ),
+            (
+                ApiError::forbidden("", "nodes", "x", "no"),
+                r#"nodes "x" is forbidden: no"#,
+            ),
             (
                 ApiError::invalid("g", "K", "a", &[Cause::invalid("spec.x", &json!("y"), "bad")]),
                 r#"K.g "a" is invalid: spec.x: Invalid value: "y": bad"#,

@@ -134,7 +134,9 @@ impl Cluster {
 
     fn table_mut(&mut self, name: &str) -> &mut Table {
         let (born, window) = (self.born, self.window);
-        self.tables.entry(name.to_owned()).or_insert_with(|| Table::new(born, window))
+        self.tables
+            .entry(name.to_owned())
+            .or_insert_with(|| Table::new(born, window))
     }
 
     fn apply(&mut self, table: &str, change: Arc<Change>) {
@@ -165,7 +167,9 @@ impl State {
 
     /// All clusters.
     pub(crate) fn clusters(&self) -> impl Iterator<Item = (&str, &Cluster)> {
-        self.clusters.iter().map(|(name, cluster)| (name.as_str(), cluster))
+        self.clusters
+            .iter()
+            .map(|(name, cluster)| (name.as_str(), cluster))
     }
 }
 
@@ -192,10 +196,21 @@ pub(crate) struct Storage {
 impl Storage {
     /// Opens the store and reads all of it.
     pub(crate) fn open(options: &Options) -> Result<Arc<Self>, OpenError> {
-        let window = Window { changes: options.window.max(1), bytes: 16 << 20 };
+        let window = Window {
+            changes: options.window.max(1),
+            bytes: 16 << 20,
+        };
         let (disk, contents) = Disk::open(&options.store)?;
-        let Contents { revision, clusters, objects, settings } = contents;
-        let mut state = State { revision, clusters: HashMap::new() };
+        let Contents {
+            revision,
+            clusters,
+            objects,
+            settings,
+        } = contents;
+        let mut state = State {
+            revision,
+            clusters: HashMap::new(),
+        };
         for (name, uid) in clusters {
             state.clusters.insert(name, Cluster::new(&uid, revision, window));
         }
@@ -264,17 +279,31 @@ impl Storage {
         if let Some(found) = self.read().cluster(cluster)?.table(table) {
             return Some(found.subscribe());
         }
-        Some(self.state_mut().clusters.get_mut(cluster)?.table_mut(table).subscribe())
+        Some(
+            self.state_mut()
+                .clusters
+                .get_mut(cluster)?
+                .table_mut(table)
+                .subscribe(),
+        )
     }
 
     /// A setting of the server itself, kept beside the objects.
     pub(crate) fn setting(&self, name: &str) -> Option<Vec<u8>> {
-        self.settings.lock().expect("nobody panics while holding the settings").get(name).cloned()
+        self.settings
+            .lock()
+            .expect("nobody panics while holding the settings")
+            .get(name)
+            .cloned()
     }
 
     /// Keeps a setting. Waits for the disk: for use while opening.
     pub(crate) fn keep_setting(&self, name: &str, bytes: Vec<u8>) -> Result<(), Refused> {
-        self.work_on(Task::Setting { name: name.to_owned(), bytes }).map(|_| ())
+        self.work_on(Task::Setting {
+            name: name.to_owned(),
+            bytes,
+        })
+        .map(|_| ())
     }
 
     /// Writes one object. Waits for the disk: for use while opening.
@@ -284,17 +313,34 @@ impl Storage {
 
     /// Creates a cluster; `Raced` when it exists. Waits for the disk: for use while opening.
     pub(crate) fn create_cluster_now(&self, cluster: &str, authority: Vec<u8>) -> Result<(), Refused> {
-        self.work_on(Task::Create { cluster: cluster.to_owned(), authority }).map(|_| ())
+        self.work_on(Task::Create {
+            cluster: cluster.to_owned(),
+            authority,
+        })
+        .map(|_| ())
     }
 
     /// Creates a cluster; `Raced` when it exists.
-    pub(crate) async fn create_cluster(self: &Arc<Self>, cluster: &str, authority: Vec<u8>) -> Result<(), Refused> {
-        self.submit(Task::Create { cluster: cluster.to_owned(), authority }).await.map(|_| ())
+    pub(crate) async fn create_cluster(
+        self: &Arc<Self>,
+        cluster: &str,
+        authority: Vec<u8>,
+    ) -> Result<(), Refused> {
+        self.submit(Task::Create {
+            cluster: cluster.to_owned(),
+            authority,
+        })
+        .await
+        .map(|_| ())
     }
 
     /// Deletes a cluster and all in it; `NoCluster` when there is none.
     pub(crate) async fn delete_cluster(self: &Arc<Self>, cluster: &str) -> Result<(), Refused> {
-        self.submit(Task::Drop { cluster: cluster.to_owned() }).await.map(|_| ())
+        self.submit(Task::Drop {
+            cluster: cluster.to_owned(),
+        })
+        .await
+        .map(|_| ())
     }
 
     /// Writes one object, and returns it as it was written (as last seen, for a deletion).
@@ -306,7 +352,10 @@ impl Storage {
     async fn submit(self: &Arc<Self>, task: Task) -> Outcome {
         let (reply, answer) = oneshot::channel();
         if self.enqueue(task, reply) {
-            let shift = Shift { storage: self.clone(), is_over: false };
+            let shift = Shift {
+                storage: self.clone(),
+                is_over: false,
+            };
             if self.slow {
                 // While a blocking task runs, the clock of a test that stands still does not jump ahead either.
                 drop(tokio::task::spawn_blocking(move || shift.work()));
@@ -314,14 +363,18 @@ impl Storage {
                 shift.work();
             }
         }
-        answer.await.unwrap_or_else(|_| Err(Refused::Disk("the writer was stopped".to_owned())))
+        answer
+            .await
+            .unwrap_or_else(|_| Err(Refused::Disk("the writer was stopped".to_owned())))
     }
 
     /// Works on the queue until a task of one's own is done.
     fn work_on(&self, task: Task) -> Outcome {
         let (reply, mut answer) = oneshot::channel();
         self.commit(vec![(task, reply)]);
-        answer.try_recv().unwrap_or_else(|_| Err(Refused::Disk("the writer was stopped".to_owned())))
+        answer
+            .try_recv()
+            .unwrap_or_else(|_| Err(Refused::Disk("the writer was stopped".to_owned())))
     }
 
     /// Whether the caller is to work on the queue.
@@ -365,27 +418,40 @@ impl Storage {
         let mut touched = BTreeSet::new();
         for effect in plan.effects {
             match effect {
-                Effect::Change { cluster, table, change } => {
+                Effect::Change {
+                    cluster,
+                    table,
+                    change,
+                } => {
                     if let Some(found) = state.clusters.get_mut(&cluster) {
                         found.apply(&table, change);
                         touched.insert((cluster, table));
                     }
                 }
                 Effect::Create { cluster, uid } => {
-                    state.clusters.insert(cluster, Cluster::new(&uid, plan.revision, self.window));
+                    state
+                        .clusters
+                        .insert(cluster, Cluster::new(&uid, plan.revision, self.window));
                 }
                 Effect::Drop { cluster } => {
                     state.clusters.remove(&cluster);
                     self.forget_setting(&authority_setting(&cluster));
                 }
                 Effect::Setting { name, bytes } => {
-                    self.settings.lock().expect("nobody panics while holding the settings").insert(name, bytes);
+                    self.settings
+                        .lock()
+                        .expect("nobody panics while holding the settings")
+                        .insert(name, bytes);
                 }
             }
         }
         state.revision = plan.revision;
         for (cluster, table) in touched {
-            if let Some(table) = state.clusters.get(&cluster).and_then(|cluster| cluster.table(&table)) {
+            if let Some(table) = state
+                .clusters
+                .get(&cluster)
+                .and_then(|cluster| cluster.table(&table))
+            {
                 table.announce(plan.revision);
             }
         }
@@ -393,7 +459,10 @@ impl Storage {
     }
 
     fn forget_setting(&self, name: &str) {
-        self.settings.lock().expect("nobody panics while holding the settings").remove(name);
+        self.settings
+            .lock()
+            .expect("nobody panics while holding the settings")
+            .remove(name);
     }
 }
 

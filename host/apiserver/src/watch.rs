@@ -47,7 +47,10 @@ pub(crate) fn watch(call: &Call, selector: Selector) -> Result<Response<Body>, A
         crate::operation::check_future(call)?;
     }
     // First the bell, then the look: a change in between rings.
-    let news = call.storage.subscribe(&call.cluster, &table).ok_or_else(ApiError::unknown_path)?;
+    let news = call
+        .storage
+        .subscribe(&call.cluster, &table)
+        .ok_or_else(ApiError::unknown_path)?;
     let from = query.revision.filter(|revision| *revision > 0);
     let (revision, objects) = present(call, &table);
     let shows_all = match query.initial_events {
@@ -69,7 +72,11 @@ pub(crate) fn watch(call: &Call, selector: Selector) -> Result<Response<Body>, A
         selector,
         format: call.format,
         bookmarks: query.bookmarks,
-        told: if shows_all { revision } else { from.unwrap_or(revision) },
+        told: if shows_all {
+            revision
+        } else {
+            from.unwrap_or(revision)
+        },
         headed: false,
         waiting: VecDeque::new(),
         over: false,
@@ -88,18 +95,27 @@ pub(crate) fn watch(call: &Call, selector: Selector) -> Result<Response<Body>, A
     }
     watcher.gather();
     let frames = stream::unfold(watcher, async |mut watcher| {
-        watcher.next().await.map(|bytes| (Ok::<_, Infallible>(Frame::data(bytes)), watcher))
+        watcher
+            .next()
+            .await
+            .map(|bytes| (Ok::<_, Infallible>(Frame::data(bytes)), watcher))
     });
     let mut answer = Response::new(StreamBody::new(frames).boxed_unsync());
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(answer)
 }
 
 /// What there is now, and the moment of that.
 fn present(call: &Call, table: &str) -> (u64, Vec<Arc<Stored>>) {
     let state = call.storage.read();
-    let table = state.cluster(&call.cluster).and_then(|cluster| cluster.table(table));
-    let objects = table.into_iter().flat_map(|table| table.range(&call.target.namespace, None));
+    let table = state
+        .cluster(&call.cluster)
+        .and_then(|cluster| cluster.table(table));
+    let objects = table
+        .into_iter()
+        .flat_map(|table| table.range(&call.target.namespace, None));
     (state.revision, objects.cloned().collect())
 }
 
@@ -170,9 +186,13 @@ impl Watcher {
     fn gather(&mut self) {
         let found = {
             let state = self.storage.read();
-            let table = state.cluster(&self.cluster).and_then(|cluster| cluster.table(&self.table));
+            let table = state
+                .cluster(&self.cluster)
+                .and_then(|cluster| cluster.table(&self.table));
             let Some(table) = table else { return };
-            let changes = table.since(self.told).map(|changes| changes.cloned().collect::<Vec<_>>());
+            let changes = table
+                .since(self.told)
+                .map(|changes| changes.cloned().collect::<Vec<_>>());
             changes.map(|changes| (changes, state.revision))
         };
         match found {
@@ -194,7 +214,9 @@ impl Watcher {
 
     fn matches(&self, object: &Stored) -> bool {
         (self.namespace.is_empty() || self.namespace == object.key.namespace)
-            && self.selector.matches(object, |object| shape(self.resource(), object))
+            && self
+                .selector
+                .matches(object, |object| shape(self.resource(), object))
     }
 
     /// Tells a change as it looks through the selector: what leaves it is gone, what enters it is new.

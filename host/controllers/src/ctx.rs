@@ -103,7 +103,12 @@ impl Stores {
     pub fn start(client: &Client, stop: &CancellationToken) -> Self {
         macro_rules! all {
             () => {
-                Watched::start(Api::all(client.clone()), watcher::Config::default(), (), stop.clone())
+                Watched::start(
+                    Api::all(client.clone()),
+                    watcher::Config::default(),
+                    (),
+                    stop.clone(),
+                )
             };
         }
         Self {
@@ -147,7 +152,10 @@ pub struct TenantApis {
 
 impl Default for TenantApis {
     fn default() -> Self {
-        Self { online: RwLock::default(), changes: watch::Sender::new(0) }
+        Self {
+            online: RwLock::default(),
+            changes: watch::Sender::new(0),
+        }
     }
 }
 
@@ -160,13 +168,22 @@ impl TenantApis {
 
     /// Puts a tenant online.
     pub fn insert(&self, uid: &str, tenant: Arc<TenantApi>) {
-        self.online.write().expect("no holder panics").insert(uid.to_owned(), tenant);
+        self.online
+            .write()
+            .expect("no holder panics")
+            .insert(uid.to_owned(), tenant);
         self.changes.send_modify(|generation| *generation += 1);
     }
 
     /// Takes a tenant off.
     pub fn remove(&self, uid: &str) {
-        if self.online.write().expect("no holder panics").remove(uid).is_some() {
+        if self
+            .online
+            .write()
+            .expect("no holder panics")
+            .remove(uid)
+            .is_some()
+        {
             self.changes.send_modify(|generation| *generation += 1);
         }
     }

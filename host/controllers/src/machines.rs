@@ -66,7 +66,11 @@ impl Machines {
     /// What a provider holds.
     #[must_use]
     pub fn of(&self, provider_uid: &str) -> Option<Arc<Holdings>> {
-        self.all.read().expect("no holder panics").get(provider_uid).cloned()
+        self.all
+            .read()
+            .expect("no holder panics")
+            .get(provider_uid)
+            .cloned()
     }
 
     /// One object of a provider.
@@ -78,18 +82,27 @@ impl Machines {
     /// Replaces what a provider holds, and tells of the objects that differ.
     pub fn set(&self, provider_uid: &str, holdings: Holdings) {
         let next = Arc::new(holdings);
-        let before = self.all.write().expect("no holder panics").insert(provider_uid.to_owned(), next.clone());
+        let before = self
+            .all
+            .write()
+            .expect("no holder panics")
+            .insert(provider_uid.to_owned(), next.clone());
         let empty = Arc::new(Holdings::default());
         let before = before.as_ref().unwrap_or(&empty);
         for (name, entry) in &next.machines {
             let same = before.machines.get(name).is_some_and(|old| {
-                old.object.resource_version() == entry.object.resource_version() && old.machine == entry.machine
+                old.object.resource_version() == entry.object.resource_version()
+                    && old.machine == entry.machine
             });
             if !same {
                 drop(self.changed.send(name.clone()));
             }
         }
-        for name in before.machines.keys().filter(|name| !next.machines.contains_key(name)) {
+        for name in before
+            .machines
+            .keys()
+            .filter(|name| !next.machines.contains_key(name))
+        {
             drop(self.changed.send(name.clone()));
         }
         self.generation.send_modify(|generation| *generation += 1);
@@ -97,7 +110,13 @@ impl Machines {
 
     /// Forgets a provider.
     pub fn remove(&self, provider_uid: &str) {
-        if self.all.write().expect("no holder panics").remove(provider_uid).is_some() {
+        if self
+            .all
+            .write()
+            .expect("no holder panics")
+            .remove(provider_uid)
+            .is_some()
+        {
             self.generation.send_modify(|generation| *generation += 1);
         }
     }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use hostler_api::names::FIELD_MANAGER;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::api::{
+    DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
+};
 use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -35,12 +37,16 @@ where
     K: Clone + Debug + DeserializeOwned + Serialize + Resource,
 {
     let doing = format!("creating {}", object.name_any());
-    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    let params = PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
     match within(doing, api.create(&params, object)).await {
         Ok(made) => Ok(Created::New(made)),
-        Err(Error::Api { source: kube::Error::Api(status), .. }) if status.reason == "AlreadyExists" => {
-            Ok(Created::Exists)
-        }
+        Err(Error::Api {
+            source: kube::Error::Api(status),
+            ..
+        }) if status.reason == "AlreadyExists" => Ok(Created::Exists),
         Err(error) => Err(error),
     }
 }
@@ -54,7 +60,11 @@ where
     K: Clone + Debug + DeserializeOwned,
 {
     let body = guarded(change, resource_version);
-    within(format!("changing {name}"), api.patch(name, &params(), &Patch::Merge(&body))).await
+    within(
+        format!("changing {name}"),
+        api.patch(name, &params(), &Patch::Merge(&body)),
+    )
+    .await
 }
 
 /// Changes the status by a JSON merge patch, only if the object is still at this resourceVersion.
@@ -67,7 +77,11 @@ where
     S: Serialize,
 {
     let body = guarded(json!({ "status": status }), resource_version);
-    within(format!("writing the status of {name}"), api.patch_status(name, &params(), &Patch::Merge(&body))).await
+    within(
+        format!("writing the status of {name}"),
+        api.patch_status(name, &params(), &Patch::Merge(&body)),
+    )
+    .await
 }
 
 /// Writes a whole object over the one that is at its resourceVersion.
@@ -79,7 +93,10 @@ where
     K: Clone + Debug + DeserializeOwned + Serialize + Resource,
 {
     let name = object.name_any();
-    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    let params = PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
     within(format!("replacing {name}"), api.replace(&name, &params, object)).await
 }
 
@@ -92,8 +109,15 @@ where
     K: Clone + Debug + DeserializeOwned + Serialize + Resource,
 {
     let name = object.name_any();
-    let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
-    within(format!("writing the status of {name}"), api.replace_status(&name, &params, object)).await
+    let params = PostParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PostParams::default()
+    };
+    within(
+        format!("writing the status of {name}"),
+        api.replace_status(&name, &params, object),
+    )
+    .await
 }
 
 /// Applies an object of the host's own by server-side apply.
@@ -105,7 +129,11 @@ where
     K: Clone + Debug + DeserializeOwned,
 {
     let params = PatchParams::apply(FIELD_MANAGER).force();
-    within(format!("applying {name}"), api.patch(name, &params, &Patch::Apply(object))).await
+    within(
+        format!("applying {name}"),
+        api.patch(name, &params, &Patch::Apply(object)),
+    )
+    .await
 }
 
 /// Deletes an object, only if it is still the one with this uid. True when it is (or was) gone already.
@@ -117,7 +145,10 @@ where
     K: Clone + Debug + DeserializeOwned,
 {
     let params = DeleteParams {
-        preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
         propagation_policy: Some(PropagationPolicy::Background),
         ..DeleteParams::default()
     };
@@ -140,7 +171,12 @@ pub async fn decide(
     message: &str,
 ) -> Result<()> {
     let name = request.name_any();
-    let mut conditions = request.status.clone().unwrap_or_default().conditions.unwrap_or_default();
+    let mut conditions = request
+        .status
+        .clone()
+        .unwrap_or_default()
+        .conditions
+        .unwrap_or_default();
     conditions.push(CertificateSigningRequestCondition {
         type_: decision.to_owned(),
         status: "True".to_owned(),
@@ -150,7 +186,11 @@ pub async fn decide(
     });
     let version = request.resource_version().unwrap_or_default();
     let body = guarded(json!({ "status": { "conditions": conditions } }), &version);
-    within(format!("deciding on {name}"), api.patch_approval(&name, &params(), &Patch::Merge(&body))).await?;
+    within(
+        format!("deciding on {name}"),
+        api.patch_approval(&name, &params(), &Patch::Merge(&body)),
+    )
+    .await?;
     Ok(())
 }
 
@@ -159,7 +199,12 @@ pub async fn decide(
 /// # Errors
 /// `Error::Api` and `Error::Timeout`.
 pub async fn evict(pods: &Api<Pod>, name: &str) -> Result<()> {
-    match within(format!("evicting pod {name}"), pods.evict(name, &EvictParams::default())).await {
+    match within(
+        format!("evicting pod {name}"),
+        pods.evict(name, &EvictParams::default()),
+    )
+    .await
+    {
         Err(Error::Api { source, .. }) if matches!(code(&source), Some(404 | 429)) => Ok(()),
         other => other.map(drop),
     }
@@ -170,12 +215,18 @@ pub(crate) async fn within<T>(doing: String, request: impl Future<Output = kube:
     match tokio::time::timeout(PATIENCE, request).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(source)) => Err(Error::Api { doing, source }),
-        Err(_) => Err(Error::Timeout { doing, seconds: PATIENCE.as_secs() }),
+        Err(_) => Err(Error::Timeout {
+            doing,
+            seconds: PATIENCE.as_secs(),
+        }),
     }
 }
 
 fn params() -> PatchParams {
-    PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+    PatchParams {
+        field_manager: Some(FIELD_MANAGER.to_owned()),
+        ..PatchParams::default()
+    }
 }
 
 fn guarded(mut change: Value, resource_version: &str) -> Value {

@@ -66,7 +66,8 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             move |provider, ctx| reconcile(provider, ctx, tasks.clone(), stop.clone()),
             |provider: Arc<api::NodeProvider>, error: &Error, ctx| {
                 tracing::warn!(provider = provider.name_any(), error = %error, "provider turn failed");
-                ctx.retries.after(NAME, &provider.uid().unwrap_or_default(), error.class())
+                ctx.retries
+                    .after(NAME, &provider.uid().unwrap_or_default(), error.class())
             },
             ctx,
         )
@@ -85,7 +86,11 @@ async fn reconcile(
     if provider.meta().deletion_timestamp.is_some() {
         return retire(&ctx, &providers, &provider, &tasks).await;
     }
-    if !provider.finalizers().iter().any(|one| one == names::PROVIDER_FINALIZER) {
+    if !provider
+        .finalizers()
+        .iter()
+        .any(|one| one == names::PROVIDER_FINALIZER)
+    {
         let mut finalizers = provider.finalizers().to_vec();
         finalizers.push(names::PROVIDER_FINALIZER.to_owned());
         let version = provider.resource_version().unwrap_or_default();
@@ -122,17 +127,26 @@ impl From<Error> for Stop {
     }
 }
 
-async fn drive(ctx: &Arc<Ctx>, provider: &api::NodeProvider, tasks: &Tasks, stop: &CancellationToken) -> Result<usize, Stop> {
+async fn drive(
+    ctx: &Arc<Ctx>,
+    provider: &api::NodeProvider,
+    tasks: &Tasks,
+    stop: &CancellationToken,
+) -> Result<usize, Stop> {
     let Some((component, settings)) = provider.spec.driver() else {
         return Err(Stop::Refused(
-            Reason::new("NoDriver", format!("NodeProvider {} names no driver", provider.name_any()))
-                .remedy("set exactly one of spec.metal3, spec.kubeVirt, spec.terraform or spec.driver"),
+            Reason::new(
+                "NoDriver",
+                format!("NodeProvider {} names no driver", provider.name_any()),
+            )
+            .remedy("set exactly one of spec.metal3, spec.kubeVirt, spec.terraform or spec.driver"),
         ));
     };
     let driver = ctx.plugins.driver(&component, None).map_err(Error::from)?;
     let object = object_of(provider);
     let description = Arc::new(driver.describe(&object).await.map_err(Error::from)?);
-    config::check(&description.config_schema, settings, provider.spec.config_path()).map_err(Stop::Refused)?;
+    config::check(&description.config_schema, settings, provider.spec.config_path())
+        .map_err(Stop::Refused)?;
     if let Err(reason) = judge(ctx, provider, driver.as_ref(), &description) {
         tasks.end_ungranted(ctx, provider, driver.as_ref());
         return Err(Stop::Refused(reason));
@@ -143,11 +157,23 @@ async fn drive(ctx: &Arc<Ctx>, provider: &api::NodeProvider, tasks: &Tasks, stop
 }
 
 /// Whether the description is within what the operator grants.
-fn judge(ctx: &Ctx, provider: &api::NodeProvider, driver: &dyn Driver, description: &Description) -> Result<(), Reason> {
-    if let Some(cluster) = description.cluster.as_ref().filter(|cluster| **cluster != ctx.settings.cluster_name) {
+fn judge(
+    ctx: &Ctx,
+    provider: &api::NodeProvider,
+    driver: &dyn Driver,
+    description: &Description,
+) -> Result<(), Reason> {
+    if let Some(cluster) = description
+        .cluster
+        .as_ref()
+        .filter(|cluster| **cluster != ctx.settings.cluster_name)
+    {
         return Err(Reason::new(
             "UnknownCluster",
-            format!("{}.clusterRef.cluster: {cluster} is not known here", provider.spec.config_path()),
+            format!(
+                "{}.clusterRef.cluster: {cluster} is not known here",
+                provider.spec.config_path()
+            ),
         )
         .remedy(format!("name {}", ctx.settings.cluster_name)));
     }
@@ -157,12 +183,23 @@ fn judge(ctx: &Ctx, provider: &api::NodeProvider, driver: &dyn Driver, descripti
             && offer.name.len() <= 63
             && !offer.name.starts_with('-')
             && !offer.name.ends_with('-')
-            && offer.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
+            && offer
+                .name
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-');
         if !is_label {
-            return Err(Reason::new("NodeTypeInvalid", format!("node type name {:?} is not a DNS label", offer.name))
-                .remedy("use lower-case letters, digits and '-', without dots"));
+            return Err(Reason::new(
+                "NodeTypeInvalid",
+                format!("node type name {:?} is not a DNS label", offer.name),
+            )
+            .remedy("use lower-case letters, digits and '-', without dots"));
         }
-        for key in offer.json["properties"].as_object().into_iter().flatten().map(|(key, _)| key) {
+        for key in offer.json["properties"]
+            .as_object()
+            .into_iter()
+            .flatten()
+            .map(|(key, _)| key)
+        {
             if selector::BUILT_IN.contains(&key.as_str()) {
                 return Err(Reason::new(
                     "NodeTypeInvalid",
@@ -176,7 +213,12 @@ fn judge(ctx: &Ctx, provider: &api::NodeProvider, driver: &dyn Driver, descripti
             }
         }
         for map in ["labels", "annotations"] {
-            for key in offer.json["metadata"][map].as_object().into_iter().flatten().map(|(key, _)| key) {
+            for key in offer.json["metadata"][map]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(key, _)| key)
+            {
                 if let Some(protected) = protected::annotation(key) {
                     let problem = protected.at(&format!("node type {}: metadata.{map}", offer.name));
                     return Err(Reason::new("ProtectedKey", problem.to_string()));
@@ -188,7 +230,11 @@ fn judge(ctx: &Ctx, provider: &api::NodeProvider, driver: &dyn Driver, descripti
 }
 
 /// Makes, changes and removes this provider's NodeTypes; returns how many there are.
-async fn ensure_types(ctx: &Ctx, provider: &api::NodeProvider, description: &Description) -> Result<usize, Stop> {
+async fn ensure_types(
+    ctx: &Ctx,
+    provider: &api::NodeProvider,
+    description: &Description,
+) -> Result<usize, Stop> {
     let types: Api<api::NodeType> = Api::all(ctx.client.clone());
     let uid = provider.uid().unwrap_or_default();
     let mut wanted: BTreeMap<String, api::NodeType> = BTreeMap::new();
@@ -200,13 +246,18 @@ async fn ensure_types(ctx: &Ctx, provider: &api::NodeProvider, description: &Des
         match ctx.stores.node_types.get(None, name) {
             None => {
                 if let patch::Created::Exists = patch::create(&types, next).await? {
-                    return Err(Stop::Failed(Error::Busy(format!("NodeType {name} appeared meanwhile"))));
+                    return Err(Stop::Failed(Error::Busy(format!(
+                        "NodeType {name} appeared meanwhile"
+                    ))));
                 }
             }
             Some(known) if known.annotations().get(names::PROVIDER_UID) != Some(&uid) => {
                 return Err(Stop::Refused(
-                    Reason::new("NodeTypeTaken", format!("NodeType {name} was not made by this provider"))
-                        .remedy(format!("delete NodeType {name}, or rename the node type")),
+                    Reason::new(
+                        "NodeTypeTaken",
+                        format!("NodeType {name} was not made by this provider"),
+                    )
+                    .remedy(format!("delete NodeType {name}, or rename the node type")),
                 ));
             }
             Some(known) if known.spec == next.spec && is_covered(&known, next) => {}
@@ -231,28 +282,49 @@ async fn ensure_types(ctx: &Ctx, provider: &api::NodeProvider, description: &Des
 }
 
 fn is_covered(known: &api::NodeType, next: &api::NodeType) -> bool {
-    next.labels().iter().all(|(key, value)| known.labels().get(key) == Some(value))
-        && next.annotations().iter().all(|(key, value)| known.annotations().get(key) == Some(value))
+    next.labels()
+        .iter()
+        .all(|(key, value)| known.labels().get(key) == Some(value))
+        && next
+            .annotations()
+            .iter()
+            .all(|(key, value)| known.annotations().get(key) == Some(value))
 }
 
-fn type_object(provider: &api::NodeProvider, name: &str, json: &serde_json::Value) -> Result<api::NodeType, Stop> {
+fn type_object(
+    provider: &api::NodeProvider,
+    name: &str,
+    json: &serde_json::Value,
+) -> Result<api::NodeType, Stop> {
     let mut spec = json.clone();
-    let metadata = spec.as_object_mut().and_then(|spec| spec.remove("metadata")).unwrap_or_default();
+    let metadata = spec
+        .as_object_mut()
+        .and_then(|spec| spec.remove("metadata"))
+        .unwrap_or_default();
     if spec.is_null() {
         spec = json!({});
     }
     spec["providerRef"] = json!(provider.name_any());
     let spec: api::NodeTypeSpec = serde_json::from_value(spec).map_err(|error| {
-        Stop::Refused(Reason::new("NodeTypeInvalid", format!("node type {name}: {error}")))
+        Stop::Refused(Reason::new(
+            "NodeTypeInvalid",
+            format!("node type {name}: {error}"),
+        ))
     })?;
     let mut object = api::NodeType::new(name, spec);
     for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
-        object.labels_mut().insert(key.clone(), value.as_str().unwrap_or_default().to_owned());
+        object
+            .labels_mut()
+            .insert(key.clone(), value.as_str().unwrap_or_default().to_owned());
     }
     for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
-        object.annotations_mut().insert(key.clone(), value.as_str().unwrap_or_default().to_owned());
+        object
+            .annotations_mut()
+            .insert(key.clone(), value.as_str().unwrap_or_default().to_owned());
     }
-    object.annotations_mut().insert(names::PROVIDER_UID.to_owned(), provider.uid().unwrap_or_default());
+    object
+        .annotations_mut()
+        .insert(names::PROVIDER_UID.to_owned(), provider.uid().unwrap_or_default());
     object.metadata.owner_references = provider.controller_owner_ref(&()).map(|owner| vec![owner]);
     Ok(object)
 }
@@ -272,7 +344,10 @@ impl Tasks {
         stop: &CancellationToken,
     ) {
         let uid = provider.uid().unwrap_or_default();
-        let signature = (provider.meta().generation.unwrap_or(0), driver.digest().to_owned());
+        let signature = (
+            provider.meta().generation.unwrap_or(0),
+            driver.digest().to_owned(),
+        );
         let mut all = self.0.lock().expect("no holder panics");
         if all.get(&uid).is_some_and(|known| known.signature == signature) {
             return;
@@ -281,8 +356,18 @@ impl Tasks {
             old.stop.cancel();
         }
         let token = stop.child_token();
-        let task = Task { signature, description: description.clone(), stop: token.clone() };
-        tokio::spawn(inventory::run(ctx.clone(), object_of(provider), driver, description, token));
+        let task = Task {
+            signature,
+            description: description.clone(),
+            stop: token.clone(),
+        };
+        tokio::spawn(inventory::run(
+            ctx.clone(),
+            object_of(provider),
+            driver,
+            description,
+            token,
+        ));
         all.insert(uid, task);
     }
 
@@ -295,7 +380,12 @@ impl Tasks {
     /// Ends an inventory that reads what was granted once and is not any more.
     fn end_ungranted(&self, ctx: &Ctx, provider: &api::NodeProvider, driver: &dyn Driver) {
         let uid = provider.uid().unwrap_or_default();
-        let description = self.0.lock().expect("no holder panics").get(&uid).map(|task| task.description.clone());
+        let description = self
+            .0
+            .lock()
+            .expect("no holder panics")
+            .get(&uid)
+            .map(|task| task.description.clone());
         let asked = |description: Arc<Description>| {
             scope::asked(&driver.grant(), &object_of(provider).json, &description.uses)
         };
@@ -315,13 +405,21 @@ async fn retire(
     let name = provider.name_any();
     // A live list: a claim bound a moment ago must count.
     let claims: Api<api::NodeClaim> = Api::all(ctx.client.clone());
-    let bound = patch::within(format!("listing claims of provider {name}"), claims.list(&kube::api::ListParams::default()))
-        .await?
-        .items
-        .into_iter()
-        .filter(|claim| claim.spec.provider_ref == name)
-        .filter(|claim| claim.status.as_ref().is_some_and(|status| status.machine.is_some()))
-        .count();
+    let bound = patch::within(
+        format!("listing claims of provider {name}"),
+        claims.list(&kube::api::ListParams::default()),
+    )
+    .await?
+    .items
+    .into_iter()
+    .filter(|claim| claim.spec.provider_ref == name)
+    .filter(|claim| {
+        claim
+            .status
+            .as_ref()
+            .is_some_and(|status| status.machine.is_some())
+    })
+    .count();
     if bound > 0 {
         let message = format!("{bound} claims still hold machines of this provider; delete them first");
         let reason = Reason::new("InUse", message);
@@ -331,8 +429,12 @@ async fn retire(
     let uid = provider.uid().unwrap_or_default();
     tasks.end(&uid);
     ctx.machines.remove(&uid);
-    let finalizers: Vec<_> =
-        provider.finalizers().iter().filter(|one| *one != names::PROVIDER_FINALIZER).cloned().collect();
+    let finalizers: Vec<_> = provider
+        .finalizers()
+        .iter()
+        .filter(|one| *one != names::PROVIDER_FINALIZER)
+        .cloned()
+        .collect();
     if finalizers.len() != provider.finalizers().len() {
         let change = json!({ "metadata": { "finalizers": finalizers } });
         let version = provider.resource_version().unwrap_or_default();
@@ -354,19 +456,35 @@ async fn report(
     let (fact, phase, reason) = match outcome {
         Ok(count) => {
             text = format!("the driver offers {count} node types");
-            (Fact::yes("Initialized", "Described", &text), phase::AVAILABLE, None)
+            (
+                Fact::yes("Initialized", "Described", &text),
+                phase::AVAILABLE,
+                None,
+            )
         }
         Err(Stop::Refused(reason)) => {
             text = reason.text();
-            (Fact::no("Initialized", &reason.code, &text), phase::FAILED, Some(reason.code.clone()))
+            (
+                Fact::no("Initialized", &reason.code, &text),
+                phase::FAILED,
+                Some(reason.code.clone()),
+            )
         }
         Err(Stop::Failed(Error::Plugin(Failure::Faulty(reason)))) => {
             text = reason.text();
-            (Fact::no("Initialized", &reason.code, &text), phase::FAILED, Some(reason.code.clone()))
+            (
+                Fact::no("Initialized", &reason.code, &text),
+                phase::FAILED,
+                Some(reason.code.clone()),
+            )
         }
         Err(Stop::Failed(error)) => {
             text = error.to_string();
-            (Fact::unknown("Initialized", error.reason(), &text), phase::PENDING, Some(error.reason().to_owned()))
+            (
+                Fact::unknown("Initialized", error.reason(), &text),
+                phase::PENDING,
+                Some(error.reason().to_owned()),
+            )
         }
     };
     conditions::set(&mut status.conditions, &fact, generation, ctx.clock.now());
@@ -378,7 +496,9 @@ async fn report(
         return Ok(());
     }
     if let Err(Stop::Refused(reason) | Stop::Failed(Error::Plugin(Failure::Faulty(reason)))) = outcome {
-        ctx.events.warning(provider, &reason.code, "Describing", &text).await;
+        ctx.events
+            .warning(provider, &reason.code, "Describing", &text)
+            .await;
     }
     let mut whole = provider.clone();
     whole.status = Some(status);

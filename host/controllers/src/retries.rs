@@ -19,17 +19,26 @@ impl Retries {
         let mut all = self.attempts.lock().expect("no holder panics");
         let attempt = all.entry((area, uid.to_owned())).or_insert(0);
         *attempt = attempt.saturating_add(1);
-        retry::delay(class, *attempt, rand::random::<f64>()).map_or_else(Action::await_change, Action::requeue)
+        retry::delay(class, *attempt, rand::random::<f64>())
+            .map_or_else(Action::await_change, Action::requeue)
     }
 
     /// How many turns in a row have failed.
     pub fn count(&self, area: &'static str, uid: &str) -> u32 {
-        self.attempts.lock().expect("no holder panics").get(&(area, uid.to_owned())).copied().unwrap_or(0)
+        self.attempts
+            .lock()
+            .expect("no holder panics")
+            .get(&(area, uid.to_owned()))
+            .copied()
+            .unwrap_or(0)
     }
 
     /// Forgets the failures.
     pub fn reset(&self, area: &'static str, uid: &str) {
-        self.attempts.lock().expect("no holder panics").remove(&(area, uid.to_owned()));
+        self.attempts
+            .lock()
+            .expect("no holder panics")
+            .remove(&(area, uid.to_owned()));
     }
 }
 

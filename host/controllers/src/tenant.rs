@@ -6,8 +6,8 @@
 //! The finalizer is on before anything is made. Values that cannot be read order nothing and leave every claim as it is. Nothing is read
 //! or written in a namespace that is not marked with this tenant's uid. The control plane goes after the last claim.
 
-pub(crate) mod online;
 pub(crate) mod lane;
+pub(crate) mod online;
 mod place;
 mod pools;
 mod read;
@@ -243,7 +243,13 @@ fn put_online(ctx: &Ctx, uid: &str, online: &TenantApi) {
     });
     if !same {
         let client = lane::narrow(&online.client);
-        ctx.tenants.insert(uid, Arc::new(TenantApi { client, ..online.clone() }));
+        ctx.tenants.insert(
+            uid,
+            Arc::new(TenantApi {
+                client,
+                ..online.clone()
+            }),
+        );
     }
 }
 

@@ -25,9 +25,16 @@ pub fn check(schema: &Value, config: &Value, path: &str) -> Result<(), Reason> {
     let validator = jsonschema::options()
         .with_pattern_options(PatternOptions::regex())
         .build(schema)
-        .map_err(|error| Reason::new("DriverSchemaInvalid", format!("the driver's schema for {path} is none: {error}")))?;
-    let mut problems: Vec<String> =
-        validator.iter_errors(config).map(|error| format!("{}: {error}", place(path, &error.instance_path().to_string()))).collect();
+        .map_err(|error| {
+            Reason::new(
+                "DriverSchemaInvalid",
+                format!("the driver's schema for {path} is none: {error}"),
+            )
+        })?;
+    let mut problems: Vec<String> = validator
+        .iter_errors(config)
+        .map(|error| format!("{}: {error}", place(path, &error.instance_path().to_string())))
+        .collect();
     if problems.is_empty() {
         return Ok(());
     }
@@ -54,9 +61,16 @@ fn reference(schema: &Value) -> Option<&'static str> {
 
 /// `/nodeTypes/0/name` below `spec.metal3` → `spec.metal3.nodeTypes[0].name`
 fn place(path: &str, pointer: &str) -> String {
-    pointer.split('/').filter(|part| !part.is_empty()).fold(path.to_owned(), |path, part| {
-        if part.chars().all(|c| c.is_ascii_digit()) { format!("{path}[{part}]") } else { format!("{path}.{part}") }
-    })
+    pointer
+        .split('/')
+        .filter(|part| !part.is_empty())
+        .fold(path.to_owned(), |path, part| {
+            if part.chars().all(|c| c.is_ascii_digit()) {
+                format!("{path}[{part}]")
+            } else {
+                format!("{path}.{part}")
+            }
+        })
 }
 
 #[cfg(test)]
@@ -72,10 +86,26 @@ mod tests {
             "properties": { "pools": { "type": "array", "items": { "type": "object", "properties": { "size": { "type": "integer" } } } } },
             "additionalProperties": false,
         });
-        assert_eq!(check(&schema, &json!({ "pools": [{ "size": 1 }] }), "spec.driver.config"), Ok(()));
-        let reason = check(&schema, &json!({ "pools": [{ "size": "big" }] }), "spec.driver.config").unwrap_err();
+        assert_eq!(
+            check(
+                &schema,
+                &json!({ "pools": [{ "size": 1 }] }),
+                "spec.driver.config"
+            ),
+            Ok(())
+        );
+        let reason = check(
+            &schema,
+            &json!({ "pools": [{ "size": "big" }] }),
+            "spec.driver.config",
+        )
+        .unwrap_err();
         assert_eq!(reason.code, "ProviderSpecInvalid");
-        assert!(reason.message.starts_with("spec.driver.config.pools[0].size: "), "{}", reason.message);
+        assert!(
+            reason.message.starts_with("spec.driver.config.pools[0].size: "),
+            "{}",
+            reason.message
+        );
         let reason = check(&schema, &json!({ "pool": [] }), "spec.driver.config").unwrap_err();
         assert!(reason.message.contains("pool"), "{}", reason.message);
     }
@@ -87,10 +117,21 @@ mod tests {
             (format!("d{n}"), json!({ "allOf": [next.clone(), next] }))
         });
         let bomb = json!({ "$ref": "#/$defs/d0", "$defs": levels.collect::<serde_json::Map<_, _>>() });
-        assert_eq!(check(&bomb, &json!({}), "spec.driver.config").unwrap_err().code, "DriverSchemaInvalid");
+        assert_eq!(
+            check(&bomb, &json!({}), "spec.driver.config").unwrap_err().code,
+            "DriverSchemaInvalid"
+        );
         let slow = json!({ "properties": { "p": { "pattern": "^(a+)+$" } } });
         let text = format!("{}b", "a".repeat(5_000));
-        assert_eq!(check(&slow, &json!({ "p": text }), "spec.x").unwrap_err().code, "ProviderSpecInvalid");
-        assert_eq!(check(&json!({ "type": 7 }), &json!({}), "spec.x").unwrap_err().code, "DriverSchemaInvalid");
+        assert_eq!(
+            check(&slow, &json!({ "p": text }), "spec.x").unwrap_err().code,
+            "ProviderSpecInvalid"
+        );
+        assert_eq!(
+            check(&json!({ "type": 7 }), &json!({}), "spec.x")
+                .unwrap_err()
+                .code,
+            "DriverSchemaInvalid"
+        );
     }
 }

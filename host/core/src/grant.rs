@@ -48,7 +48,11 @@ pub struct KindGrant {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { memory: 64 << 20, time: Duration::from_millis(500), output: 1 << 20 }
+        Self {
+            memory: 64 << 20,
+            time: Duration::from_millis(500),
+            output: 1 << 20,
+        }
     }
 }
 
@@ -140,7 +144,11 @@ impl Grant {
     /// Nothing granted, default limits: what a component without an operator file gets.
     #[must_use]
     pub fn nothing() -> Self {
-        Self { settings: Value::Object(serde_json::Map::new()), limits: Limits::default(), kinds: Vec::new() }
+        Self {
+            settings: Value::Object(serde_json::Map::new()),
+            limits: Limits::default(),
+            kinds: Vec::new(),
+        }
     }
 
     /// Reads an operator file.
@@ -159,7 +167,11 @@ impl Grant {
         if let Some(text) = &file.limits.time {
             limits.time = time("limits.time", text)?;
         }
-        let kinds = file.kinds.into_iter().enumerate().map(|(index, kind)| kind.granted(index));
+        let kinds = file
+            .kinds
+            .into_iter()
+            .enumerate()
+            .map(|(index, kind)| kind.granted(index));
         Ok(Self {
             settings: serde_json::to_value(&file.settings)
                 .map_err(|error| GrantError::Malformed(format!("settings: {error}")))?,
@@ -174,7 +186,10 @@ impl Grant {
         self.kinds.iter().find(|granted| {
             granted.api_version == api_version
                 && granted.kind == kind
-                && granted.namespaces.iter().any(|one| one == "*" || one == namespace)
+                && granted
+                    .namespaces
+                    .iter()
+                    .any(|one| one == "*" || one == namespace)
         })
     }
 
@@ -207,24 +222,48 @@ pub fn is_never_granted(api_version: &str, kind: &str) -> bool {
 
 impl FileKind {
     fn granted(self, index: usize) -> Result<KindGrant, GrantError> {
-        let field = |name: &str, problem: String| GrantError::Field { path: format!("kinds[{index}].{name}"), problem };
+        let field = |name: &str, problem: String| GrantError::Field {
+            path: format!("kinds[{index}].{name}"),
+            problem,
+        };
         if is_never_granted(&self.api_version, &self.kind) {
-            return Err(GrantError::Never { index, api_version: self.api_version, kind: self.kind });
+            return Err(GrantError::Never {
+                index,
+                api_version: self.api_version,
+                kind: self.kind,
+            });
         }
         if self.namespaces.is_empty() {
-            return Err(field("namespaces", "names no namespace; list them, or \"*\" for any".to_owned()));
+            return Err(field(
+                "namespaces",
+                "names no namespace; list them, or \"*\" for any".to_owned(),
+            ));
         }
         if let Some(place) = self.places.iter().find(|place| !place.starts_with('/')) {
-            return Err(field("places", format!("{place:?} is no JSON pointer; it starts with '/'")));
+            return Err(field(
+                "places",
+                format!("{place:?} is no JSON pointer; it starts with '/'"),
+            ));
         }
-        let forbidden = ["/status", "/metadata/finalizers", "/metadata/ownerReferences", "/apiVersion", "/kind"];
-        if let Some(place) =
-            self.places.iter().find(|place| forbidden.iter().any(|never| place.starts_with(never)) || *place == "/*")
+        let forbidden = [
+            "/status",
+            "/metadata/finalizers",
+            "/metadata/ownerReferences",
+            "/apiVersion",
+            "/kind",
+        ];
+        if let Some(place) = self
+            .places
+            .iter()
+            .find(|place| forbidden.iter().any(|never| place.starts_with(never)) || *place == "/*")
         {
             return Err(field("places", format!("{place:?} can never be lent; remove it")));
         }
         if self.access != Access::BorrowFields && !self.places.is_empty() {
-            return Err(field("places", "are for access = \"borrow-fields\" only".to_owned()));
+            return Err(field(
+                "places",
+                "are for access = \"borrow-fields\" only".to_owned(),
+            ));
         }
         Ok(KindGrant {
             api_version: self.api_version,
@@ -244,21 +283,31 @@ impl KindGrant {
         self.places.iter().any(|granted| match granted.strip_suffix('*') {
             Some(prefix) => place.starts_with(prefix),
             None => {
-                place == granted || place.strip_prefix(granted.as_str()).is_some_and(|rest| rest.starts_with('/'))
+                place == granted
+                    || place
+                        .strip_prefix(granted.as_str())
+                        .is_some_and(|rest| rest.starts_with('/'))
             }
         })
     }
 }
 
 fn bytes(path: &str, text: &str, (least, most): (u64, u64)) -> Result<u64, GrantError> {
-    let problem = |problem: String| GrantError::Field { path: path.to_owned(), problem };
+    let problem = |problem: String| GrantError::Field {
+        path: path.to_owned(),
+        problem,
+    };
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let unit: u64 = match &text[split..] {
         "" | "B" => 1,
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
         "GiB" => 1 << 30,
-        other => return Err(problem(format!("unit {other:?} is unknown; use B, KiB, MiB or GiB"))),
+        other => {
+            return Err(problem(format!(
+                "unit {other:?} is unknown; use B, KiB, MiB or GiB"
+            )));
+        }
     };
     let size = text[..split]
         .parse::<u64>()
@@ -268,12 +317,17 @@ fn bytes(path: &str, text: &str, (least, most): (u64, u64)) -> Result<u64, Grant
     if (least..=most).contains(&size) {
         Ok(size)
     } else {
-        Err(problem(format!("{text} is out of bounds; set {least} to {most} bytes")))
+        Err(problem(format!(
+            "{text} is out of bounds; set {least} to {most} bytes"
+        )))
     }
 }
 
 fn time(path: &str, text: &str) -> Result<Duration, GrantError> {
-    let problem = |problem: String| GrantError::Field { path: path.to_owned(), problem };
+    let problem = |problem: String| GrantError::Field {
+        path: path.to_owned(),
+        problem,
+    };
     let (number, unit) = match text.strip_suffix("ms") {
         Some(number) => (number, 1),
         None => (text.strip_suffix('s').unwrap_or(""), 1000),
@@ -317,13 +371,19 @@ mod tests {
         assert_eq!(grant.limits.memory, 32 << 20);
         assert_eq!(grant.limits.time, Duration::from_secs(2));
         assert_eq!(grant.settings, serde_json::json!({ "strict": true }));
-        let hosts = grant.of("metal3.io/v1alpha1", "BareMetalHost", "metal3-system").unwrap();
+        let hosts = grant
+            .of("metal3.io/v1alpha1", "BareMetalHost", "metal3-system")
+            .unwrap();
         assert!(hosts.lends("/spec/image"));
         assert!(hosts.lends("/spec/image/url"));
         assert!(!hosts.lends("/spec/imageOther"));
         assert!(hosts.lends("/metadata/labels/metal3.vcluster.com~1node-claim"));
         assert!(!hosts.lends("/spec/bmc/address"));
-        assert!(grant.of("metal3.io/v1alpha1", "BareMetalHost", "default").is_none());
+        assert!(
+            grant
+                .of("metal3.io/v1alpha1", "BareMetalHost", "default")
+                .is_none()
+        );
     }
 
     #[rstest]

@@ -47,7 +47,11 @@ pub enum Failure {
 impl Reason {
     /// A reason without remedy.
     pub fn new(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { code: code.into(), message: message.into(), remedy: None }
+        Self {
+            code: code.into(),
+            message: message.into(),
+            remedy: None,
+        }
     }
 
     /// The same with a remedy.

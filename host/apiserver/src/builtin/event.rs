@@ -180,7 +180,10 @@ mod tests {
         assert_eq!(event["involvedObject"]["name"], "n");
         assert_eq!(event["message"], "hello");
         assert_eq!(event["reportingComponent"], "hostler.dev/host");
-        assert_eq!(event["metadata"], new["metadata"], "who owns what is kept as it was written");
+        assert_eq!(
+            event["metadata"], new["metadata"],
+            "who owns what is kept as it was written"
+        );
         assert_eq!(target(&event), "node/n");
         assert_eq!(source(&event), "hostler.dev/host, host-1");
         assert_eq!(count(&event), 1);

@@ -64,7 +64,9 @@ fn namespace(object: &mut Value, old: Option<&Value>) {
 
 /// What a container asks for if it says only what it may have, and when its image is fetched.
 fn containers(pod: &mut Value) {
-    let Some(list) = pod.pointer_mut("/spec/containers").and_then(Value::as_array_mut) else { return };
+    let Some(list) = pod.pointer_mut("/spec/containers").and_then(Value::as_array_mut) else {
+        return;
+    };
     for container in list.iter_mut().filter(|container| container.is_object()) {
         let image = container["image"].as_str().unwrap_or_default();
         let name = image.rsplit('/').next().unwrap_or_default();
@@ -74,18 +76,25 @@ fn containers(pod: &mut Value) {
         }
         for list in ["limits", "requests"] {
             // Not by index, which would put a null where there is nothing.
-            let amounts = container.pointer_mut(&format!("/resources/{list}")).and_then(Value::as_object_mut);
+            let amounts = container
+                .pointer_mut(&format!("/resources/{list}"))
+                .and_then(Value::as_object_mut);
             for amount in amounts.into_iter().flat_map(Map::values_mut) {
                 if amount.is_number() {
                     *amount = json!(amount.to_string());
                 }
             }
         }
-        let limits = container["resources"]["limits"].as_object().cloned().unwrap_or_default();
+        let limits = container["resources"]["limits"]
+            .as_object()
+            .cloned()
+            .unwrap_or_default();
         if limits.is_empty() {
             continue;
         }
-        let Some(resources) = container["resources"].as_object_mut() else { continue };
+        let Some(resources) = container["resources"].as_object_mut() else {
+            continue;
+        };
         let requests = resources.entry("requests").or_insert_with(|| json!({}));
         for (name, amount) in limits {
             if let Some(requests) = requests.as_object_mut() {
@@ -100,7 +109,10 @@ fn binding(object: &mut Value) {
     let default = || json!("rbac.authorization.k8s.io");
     let subjects = object.get_mut("subjects").and_then(Value::as_array_mut);
     for subject in subjects.into_iter().flatten().filter_map(Value::as_object_mut) {
-        if matches!(subject.get("kind").and_then(Value::as_str), Some("User" | "Group")) {
+        if matches!(
+            subject.get("kind").and_then(Value::as_str),
+            Some("User" | "Group")
+        ) {
             subject.entry("apiGroup").or_insert_with(default);
         }
     }
@@ -127,11 +139,18 @@ fn node(object: &mut Value) {
     if status.is_null() {
         *status = json!({});
     }
-    let Some(status) = status.as_object_mut() else { return };
-    if let (Some(capacity), false) = (status.get("capacity").cloned(), status.contains_key("allocatable")) {
+    let Some(status) = status.as_object_mut() else {
+        return;
+    };
+    if let (Some(capacity), false) = (
+        status.get("capacity").cloned(),
+        status.contains_key("allocatable"),
+    ) {
         status.insert("allocatable".into(), capacity);
     }
-    status.entry("daemonEndpoints").or_insert_with(|| json!({"kubeletEndpoint": {"Port": 0}}));
+    status
+        .entry("daemonEndpoints")
+        .or_insert_with(|| json!({"kubeletEndpoint": {"Port": 0}}));
     let info = status.entry("nodeInfo").or_insert_with(|| json!({}));
     if let Some(info) = info.as_object_mut() {
         for name in KNOWN {
@@ -142,18 +161,29 @@ fn node(object: &mut Value) {
 
 /// What the admission of every cluster adds to a pod.
 fn admitted(pod: &mut Value) {
-    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
     spec.entry("priority").or_insert(json!(0));
-    spec.entry("preemptionPolicy").or_insert_with(|| json!("PreemptLowerPriority"));
+    spec.entry("preemptionPolicy")
+        .or_insert_with(|| json!("PreemptLowerPriority"));
     let tolerations = spec.entry("tolerations").or_insert_with(|| json!([]));
-    let Some(tolerations) = tolerations.as_array_mut() else { return };
+    let Some(tolerations) = tolerations.as_array_mut() else {
+        return;
+    };
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
         let covers = |one: &Value| {
-            let names = |field: &str, wanted: &str| one[field].as_str().is_none_or(|text| text.is_empty() || text == wanted);
+            let names = |field: &str, wanted: &str| {
+                one[field]
+                    .as_str()
+                    .is_none_or(|text| text.is_empty() || text == wanted)
+            };
             names("key", key) && names("effect", "NoExecute")
         };
         if !tolerations.iter().any(covers) {
-            tolerations.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
+            tolerations.push(
+                json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}),
+            );
         }
     }
 }
@@ -169,7 +199,10 @@ pub(crate) fn finish(resource: &Resource, object: &mut Value) {
     if resource.kind != "Namespace" {
         return;
     }
-    let mut finalizers = object["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
+    let mut finalizers = object["spec"]["finalizers"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
     if !finalizers.iter().any(|name| name == "kubernetes") {
         finalizers.push(json!("kubernetes"));
     }

@@ -67,7 +67,11 @@ fn finalizers(new: &Value, found: &mut Vec<Cause>) {
         let name = finalizer.as_str().unwrap_or_default();
         if !name.contains('/') && !matches!(name, "kubernetes" | "orphan" | "foregroundDeletion") {
             let detail = "name is neither a standard finalizer name nor is it fully qualified";
-            found.push(fault::invalid(format!("metadata.finalizers[{index}]"), finalizer, detail));
+            found.push(fault::invalid(
+                format!("metadata.finalizers[{index}]"),
+                finalizer,
+                detail,
+            ));
         }
     }
 }
@@ -234,9 +238,16 @@ fn pod(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
             found.push(fault::duplicate(format!("{path}.name"), &container["name"]));
         }
     }
-    if !matches!(text(&new["spec"], "restartPolicy"), "Always" | "OnFailure" | "Never" | "") {
+    if !matches!(
+        text(&new["spec"], "restartPolicy"),
+        "Always" | "OnFailure" | "Never" | ""
+    ) {
         let policies = ["Always", "OnFailure", "Never"];
-        found.push(fault::not_supported("spec.restartPolicy", &new["spec"]["restartPolicy"], &policies));
+        found.push(fault::not_supported(
+            "spec.restartPolicy",
+            &new["spec"]["restartPolicy"],
+            &policies,
+        ));
     }
     let Some(old) = old else { return };
     let before = &old["spec"]["nodeName"];
@@ -342,16 +353,25 @@ fn role(new: &Value, found: &mut Vec<Cause>) {
         let path = format!("rules[{index}]");
         let is_empty = |field: &str| list(rule, &format!("/{field}")).is_empty();
         if is_empty("verbs") {
-            found.push(fault::required(format!("{path}.verbs"), "verbs must contain at least one value"));
+            found.push(fault::required(
+                format!("{path}.verbs"),
+                "verbs must contain at least one value",
+            ));
         }
         if !is_empty("nonResourceURLs") {
             continue;
         }
         if is_empty("apiGroups") {
-            found.push(fault::required(format!("{path}.apiGroups"), "resource rules must supply at least one api group"));
+            found.push(fault::required(
+                format!("{path}.apiGroups"),
+                "resource rules must supply at least one api group",
+            ));
         }
         if is_empty("resources") {
-            found.push(fault::required(format!("{path}.resources"), "resource rules must supply at least one resource"));
+            found.push(fault::required(
+                format!("{path}.resources"),
+                "resource rules must supply at least one resource",
+            ));
         }
     }
 }

@@ -129,7 +129,9 @@ fn check_names(names: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
 fn versions(list: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
     let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
     let name = |version: &Value| version["name"].as_str().unwrap_or_default().to_owned();
-    let is_shared = list.iter().all(|version| version["schema"].is_object() && version["schema"] == list[0]["schema"]);
+    let is_shared = list
+        .iter()
+        .all(|version| version["schema"].is_object() && version["schema"] == list[0]["schema"]);
     for (index, version) in list.iter().enumerate() {
         let path = path.index(index);
         if let Some(wrong) = joined(&label_1035(&name(version))) {

@@ -313,7 +313,9 @@ fn check(node: Node<'_>, value: &Value, typed: bool, path: &mut Vec<Element>, fo
             };
             if let Some(wanted) = wanted.filter(|_| typed || scalar.is_boolean()) {
                 let at = shown(path);
-                found.push(format!("{at}: expected {wanted}, got &value.valueUnstructured{{Value:{scalar}}}"));
+                found.push(format!(
+                    "{at}: expected {wanted}, got &value.valueUnstructured{{Value:{scalar}}}"
+                ));
             }
         }
         _ => {}

@@ -284,7 +284,10 @@ fn changes_are_found_where_they_are(
 #[case::no_map(json!({"ports": ["x"]}), ".spec.ports: element 0: associative list with keys may not have non-map elements")]
 fn what_cannot_be_merged_is_told(#[case] spec: Value, #[case] message: &str) {
     let resource = widget(true);
-    assert_eq!(find_misfits(Node::root(&resource.schema), &with(spec), resource.custom), [message]);
+    assert_eq!(
+        find_misfits(Node::root(&resource.schema), &with(spec), resource.custom),
+        [message]
+    );
 }
 
 /// Objects that fit the kind.

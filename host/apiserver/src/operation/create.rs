@@ -32,7 +32,9 @@ pub(super) async fn insert(call: &Call, mut object: Value, applied: bool) -> Res
     let base = metadata::text(&object, "generateName").to_owned();
     let generated = metadata::text(&object, "name").is_empty() && !base.is_empty();
     if call.resource().namespaced && call.target.namespace.is_empty() {
-        return Err(ApiError::bad_request("an empty namespace may not be set during creation"));
+        return Err(ApiError::bad_request(
+            "an empty namespace may not be set during creation",
+        ));
     }
     if generated {
         rename(&mut object, &base);
@@ -77,10 +79,16 @@ async fn write(call: &Call, key: Key, mut object: Value) -> Result<Arc<Stored>, 
     unshape(call.resource(), &mut object);
     let mut guards = Vec::new();
     if !key.namespace.is_empty() {
-        guards.push(Guard { table: "namespaces".to_owned(), key: Key::new("", &key.namespace) });
+        guards.push(Guard {
+            table: "namespaces".to_owned(),
+            key: Key::new("", &key.namespace),
+        });
     }
     if call.resource().custom {
-        guards.push(Guard { table: DEFINITIONS.to_owned(), key: Key::new("", call.table()) });
+        guards.push(Guard {
+            table: DEFINITIONS.to_owned(),
+            key: Key::new("", call.table()),
+        });
     }
     let write = Write {
         cluster: call.cluster.clone(),
@@ -98,28 +106,39 @@ fn check_surroundings(call: &Call, name: &str) -> Result<(), ApiError> {
     let resource = call.resource();
     let namespace = call.target.namespace.as_str();
     if !namespace.is_empty() {
-        let found = call.storage.get(&call.cluster, "namespaces", &Key::new("", namespace));
+        let found = call
+            .storage
+            .get(&call.cluster, "namespaces", &Key::new("", namespace));
         let Some(found) = found else {
             return Err(ApiError::not_found("", "namespaces", namespace));
         };
         if found.meta.deleting {
-            let why =
-                format!("unable to create new content in namespace {namespace} because it is being terminated");
+            let why = format!(
+                "unable to create new content in namespace {namespace} because it is being terminated"
+            );
             let message = format!("namespace {namespace} is being terminated");
-            return Err(ApiError::forbidden(&resource.group, &resource.plural, name, &why).with_cause(
-                "NamespaceTerminating",
-                "metadata.namespace",
-                &message,
-            ));
+            return Err(
+                ApiError::forbidden(&resource.group, &resource.plural, name, &why).with_cause(
+                    "NamespaceTerminating",
+                    "metadata.namespace",
+                    &message,
+                ),
+            );
         }
     }
     if resource.custom {
-        let definition = call.storage.get(&call.cluster, DEFINITIONS, &Key::new("", call.table()));
+        let definition = call
+            .storage
+            .get(&call.cluster, DEFINITIONS, &Key::new("", call.table()));
         match definition {
             None => return Err(ApiError::unknown_path()),
             Some(found) if found.meta.deleting => {
                 let message = "create not allowed while custom resource definition is terminating";
-                return Err(ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message));
+                return Err(ApiError::new(
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "MethodNotAllowed",
+                    message,
+                ));
             }
             Some(_) => {}
         }
@@ -149,7 +168,8 @@ fn complete(call: &Call, object: &mut Value, applied: bool) -> Result<(), ApiErr
     }
     crd::prune(&resource.schema, object);
     crd::default(&resource.schema, object);
-    if resource.custom && resource.has_status
+    if resource.custom
+        && resource.has_status
         && let Some(fields) = object.as_object_mut()
     {
         fields.remove("status");
@@ -178,7 +198,10 @@ fn complete(call: &Call, object: &mut Value, applied: bool) -> Result<(), ApiErr
 fn validate(call: &Call, object: &Value) -> Vec<Cause> {
     let resource = call.resource();
     if metadata::text(object, "name").is_empty() {
-        return vec![Cause::required("metadata.name", "name or generateName is required")];
+        return vec![Cause::required(
+            "metadata.name",
+            "name or generateName is required",
+        )];
     }
     let mut causes = crd::validate(resource, object, None);
     if !resource.custom && resource.kind == "CertificateSigningRequest" {

@@ -16,9 +16,21 @@ const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
 
 /// The media type of a body, without parameters; JSON when none is given.
 pub(super) fn media_type(call: &Call) -> String {
-    let header = call.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let kind = header.unwrap_or_default().split(';').next().unwrap_or_default().trim();
-    if kind.is_empty() { "application/json".to_owned() } else { kind.to_owned() }
+    let header = call
+        .headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let kind = header
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
+    if kind.is_empty() {
+        "application/json".to_owned()
+    } else {
+        kind.to_owned()
+    }
 }
 
 /// Names the fields that a body has twice.
@@ -78,9 +90,10 @@ fn check_kind(resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
     let Some(fields) = object.as_object_mut() else {
         return Err(unrecognized(resource, "json parse error: the object is none"));
     };
-    for (name, title, expected) in
-        [("apiVersion", "API version", api_version(resource)), ("kind", "kind", resource.kind.clone())]
-    {
+    for (name, title, expected) in [
+        ("apiVersion", "API version", api_version(resource)),
+        ("kind", "kind", resource.kind.clone()),
+    ] {
         match fields.get(name).and_then(Value::as_str).unwrap_or_default() {
             "" if !resource.custom => {
                 fields.insert(name.to_owned(), Value::String(expected));
@@ -88,7 +101,16 @@ fn check_kind(resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
             "" => {
                 let shown = Value::Object(fields.clone());
                 // The kind is missed first.
-                let name = if fields.get("kind").and_then(Value::as_str).unwrap_or_default().is_empty() { "Kind" } else { name };
+                let name = if fields
+                    .get("kind")
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .is_empty()
+                {
+                    "Kind"
+                } else {
+                    name
+                };
                 return Err(ApiError::bad_request(format!(
                     "the object provided is unrecognized (must be of type {}): Object '{name}' is missing in '{shown}' ({shown})",
                     resource.kind
@@ -126,14 +148,22 @@ pub(super) fn refuse_misfits(call: &Call, causes: &[Cause]) -> Result<(), ApiErr
     // Definitions are read like custom kinds: what their schemas say of types is judged, too.
     let is_judged = resource.custom || resource.kind == "CustomResourceDefinition";
     let is_misfit = |cause: &&Cause| cause.reason == "FieldValueTypeInvalid";
-    let Some(misfit) = causes.iter().find(is_misfit).filter(|_| !is_judged) else { return Ok(()) };
+    let Some(misfit) = causes.iter().find(is_misfit).filter(|_| !is_judged) else {
+        return Ok(());
+    };
     if call.verb == Verb::Patch {
-        let cause = Cause { reason: "FieldValueInvalid", field: "patch".to_owned(), message: misfit.message.clone() };
+        let cause = Cause {
+            reason: "FieldValueInvalid",
+            field: "patch".to_owned(),
+            message: misfit.message.clone(),
+        };
         return Err(ApiError::invalid("", "", "", &[cause]));
     }
     let (kind, version) = (&resource.kind, &resource.version);
     let why = format!("{}: {}", misfit.field, misfit.message);
-    Err(ApiError::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}")))
+    Err(ApiError::bad_request(format!(
+        "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
+    )))
 }
 
 /// The namespace of an object must be the one of the path, or absent; then it becomes that.

@@ -70,11 +70,17 @@ impl DeleteOptions {
             return Err(ApiError::invalid("meta.k8s.io", "DeleteOptions", "", &[cause]));
         }
         if let Some(orphan) = sent["orphanDependents"].as_bool() {
-            options.propagation = Some(if orphan { Propagation::Orphan } else { Propagation::Background });
+            options.propagation = Some(if orphan {
+                Propagation::Orphan
+            } else {
+                Propagation::Background
+            });
         }
         options.uid = text(&sent["preconditions"]["uid"]);
         options.revision = text(&sent["preconditions"]["resourceVersion"]);
-        options.dry_run |= sent["dryRun"].as_array().is_some_and(|list| list.contains(&json!("All")));
+        options.dry_run |= sent["dryRun"]
+            .as_array()
+            .is_some_and(|list| list.contains(&json!("All")));
         Ok(options)
     }
 }
@@ -98,7 +104,11 @@ pub(super) async fn delete(call: &Call, body: &Bytes) -> Result<Response<Body>, 
         Deleted::Gone(object) if resource.kind == "Pod" && !resource.custom => {
             Ok(call.show(StatusCode::OK, &Shown::Stored(object), &[]))
         }
-        Deleted::Gone(object) => Ok(json_answer(StatusCode::OK, success(resource, &object).to_string(), &[])),
+        Deleted::Gone(object) => Ok(json_answer(
+            StatusCode::OK,
+            success(resource, &object).to_string(),
+            &[],
+        )),
         Deleted::Marked(shown) => Ok(call.show(StatusCode::OK, &shown, &[])),
     }
 }
@@ -129,7 +139,10 @@ pub(super) async fn delete_collection(
             wish.name.clone_from(&item.key.name);
             admission::admit(&call.identity, &wish, Some(old), None)
         };
-        let one = DeleteOptions { uid: Some(item.meta.uid.to_string()), ..options.clone() };
+        let one = DeleteOptions {
+            uid: Some(item.meta.uid.to_string()),
+            ..options.clone()
+        };
         let place = (call.cluster.as_str(), resource);
         match remove(&call.storage, place, &item.key, &one, call.now, admit).await {
             Ok(_) => {}
@@ -139,7 +152,11 @@ pub(super) async fn delete_collection(
         }
     }
     let meta = json!({"resourceVersion": revision.to_string()});
-    Ok(json_answer(StatusCode::OK, list_bytes(resource, call.format, &items, &meta), &[]))
+    Ok(json_answer(
+        StatusCode::OK,
+        list_bytes(resource, call.format, &items, &meta),
+        &[],
+    ))
 }
 
 /// Deletes one object, or marks it. `admit` sees the object that is deleted.
@@ -154,7 +171,12 @@ pub(crate) async fn remove(
     let table = registry::table(resource);
     let is_namespace = table == "namespaces";
     if is_namespace && IMMORTAL.contains(&key.name.as_str()) {
-        return Err(ApiError::forbidden("", "namespaces", &key.name, "this namespace may not be deleted"));
+        return Err(ApiError::forbidden(
+            "",
+            "namespaces",
+            &key.name,
+            "this namespace may not be deleted",
+        ));
     }
     loop {
         let missing = || ApiError::not_found(&resource.group, &resource.plural, &key.name);
@@ -164,7 +186,11 @@ pub(crate) async fn remove(
         admit(&before)?;
         let mut object = old.value();
         set_policy(&mut object, options.propagation);
-        let grace = if resource.kind == "Pod" && !resource.custom { grace_of(&before, options) } else { 0 };
+        let grace = if resource.kind == "Pod" && !resource.custom {
+            grace_of(&before, options)
+        } else {
+            0
+        };
         definitions::before_delete(resource, &mut object, &stamp(now));
         let waits = grace > 0 || metadata::has_finalizers(resource, &object);
         if waits {
@@ -178,7 +204,11 @@ pub(crate) async fn remove(
             }
         }
         if options.dry_run {
-            return Ok(if waits { Deleted::Marked(Shown::Value(object)) } else { Deleted::Gone(old) });
+            return Ok(if waits {
+                Deleted::Marked(Shown::Value(object))
+            } else {
+                Deleted::Gone(old)
+            });
         }
         let write = Write {
             cluster: cluster.to_owned(),
@@ -219,7 +249,11 @@ fn check_preconditions(resource: &Resource, old: &Stored, options: &DeleteOption
 fn set_policy(object: &mut Value, policy: Option<Propagation>) {
     let Some(policy) = policy else { return };
     let Some(meta) = metadata::of(object) else { return };
-    let mut names = meta.get("finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut names = meta
+        .get("finalizers")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
     names.retain(|name| !matches!(name.as_str(), Some(FOREGROUND | ORPHAN)));
     match policy {
         Propagation::Background => {}
@@ -235,12 +269,18 @@ fn set_policy(object: &mut Value, policy: Option<Propagation>) {
 
 /// How long a pod gets: nothing unless a node runs it.
 fn grace_of(pod: &Value, options: &DeleteOptions) -> i64 {
-    let is_running = pod["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty())
+    let is_running = pod["spec"]["nodeName"]
+        .as_str()
+        .is_some_and(|node| !node.is_empty())
         && !matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
     if !is_running {
         return 0;
     }
-    options.grace.or_else(|| pod["spec"]["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30).max(0)
+    options
+        .grace
+        .or_else(|| pod["spec"]["terminationGracePeriodSeconds"].as_i64())
+        .unwrap_or(30)
+        .max(0)
 }
 
 /// Marks an object as being deleted; a mark that is there may only come closer.
@@ -253,7 +293,11 @@ fn mark(object: &mut Value, old: &Stored, grace: i64, now: Timestamp) {
     let until = now.checked_add(SignedDuration::from_secs(grace)).unwrap_or(now);
     meta.insert("deletionTimestamp".to_owned(), Value::String(stamp(until)));
     meta.insert("deletionGracePeriodSeconds".to_owned(), json!(grace));
-    if let Some(generation) = meta.get("generation").and_then(Value::as_i64).filter(|_| !old.meta.deleting) {
+    if let Some(generation) = meta
+        .get("generation")
+        .and_then(Value::as_i64)
+        .filter(|_| !old.meta.deleting)
+    {
         meta.insert("generation".to_owned(), json!(generation + 1));
     }
 }

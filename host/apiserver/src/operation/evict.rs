@@ -14,7 +14,16 @@ use crate::status::ApiError;
 pub(super) async fn evict(call: &Call, body: &Bytes) -> Result<Response<Body>, ApiError> {
     let options = DeleteOptions::parse(call, body)?;
     let admit = |old: &Value| admission::admit(&call.identity, &call.wish(None), Some(old), None);
-    remove(&call.storage, (&call.cluster, call.resource()), &call.key(), &options, call.now, admit).await?;
-    let done = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+    remove(
+        &call.storage,
+        (&call.cluster, call.resource()),
+        &call.key(),
+        &options,
+        call.now,
+        admit,
+    )
+    .await?;
+    let done =
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
     Ok(json_answer(StatusCode::CREATED, done.to_string(), &[]))
 }

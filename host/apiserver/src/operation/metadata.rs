@@ -18,14 +18,19 @@ const LONGEST: usize = 63 - GENERATED;
 pub(super) fn generate_name(base: &str) -> String {
     let mut random = rand::rng();
     let start: String = base.chars().take(LONGEST).collect();
-    let end: String =
-        (0..GENERATED).map(|_| char::from(LETTERS[random.random_range(0..LETTERS.len())])).collect();
+    let end: String = (0..GENERATED)
+        .map(|_| char::from(LETTERS[random.random_range(0..LETTERS.len())]))
+        .collect();
     start + &end
 }
 
 /// The metadata of an object, created when there is none.
 pub(super) fn of(object: &mut Value) -> Option<&mut Map<String, Value>> {
-    object.as_object_mut()?.entry("metadata").or_insert_with(|| json!({})).as_object_mut()
+    object
+        .as_object_mut()?
+        .entry("metadata")
+        .or_insert_with(|| json!({}))
+        .as_object_mut()
 }
 
 /// A field of metadata that is a text; absent is empty.
@@ -42,7 +47,9 @@ pub(super) fn has_finalizers(resource: &Resource, object: &Value) -> bool {
 
 /// Puts `apiVersion`, `kind` and `metadata` first, as every client is used to see them.
 pub(super) fn order(object: &mut Value) {
-    let Some(fields) = object.as_object_mut() else { return };
+    let Some(fields) = object.as_object_mut() else {
+        return;
+    };
     let mut ordered = Map::with_capacity(fields.len());
     for name in ["apiVersion", "kind", "metadata"] {
         if let Some(value) = fields.remove(name) {

@@ -33,9 +33,9 @@ pub(super) async fn patch(call: &Call, body: &Bytes) -> Result<Response<Body>, A
     let form = form(call)?;
     check_options(call, form)?;
     let parsed = match form {
-        Form::Apply => decode::yaml(body).map_err(|why| {
-            ApiError::bad_request(format!("error decoding YAML: {why}"))
-        })?,
+        Form::Apply => {
+            decode::yaml(body).map_err(|why| ApiError::bad_request(format!("error decoding YAML: {why}")))?
+        }
         Form::Json | Form::Merge | Form::Strategic => decode::json(body).map_err(ApiError::bad_request)?,
     };
     let duplicates = match (call.query.validation, form) {
@@ -82,7 +82,11 @@ fn form(call: &Call) -> Result<Form, ApiError> {
         _ => {
             if !call.resource().custom {
                 let message = "415: Unsupported Media Type";
-                return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message));
+                return Err(ApiError::new(
+                    StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                    "UnsupportedMediaType",
+                    message,
+                ));
             }
             Err(ApiError::unsupported_media_type(&ACCEPTED))
         }
@@ -95,7 +99,10 @@ fn check_options(call: &Call, form: Form) -> Result<(), ApiError> {
         causes.push(Cause::required("fieldManager", "is required for apply patch"));
     }
     if form != Form::Apply && call.query.force.is_some() {
-        causes.push(Cause::forbidden("force", "may not be specified for non-apply patch"));
+        causes.push(Cause::forbidden(
+            "force",
+            "may not be specified for non-apply patch",
+        ));
     }
     if causes.is_empty() {
         return Ok(());
@@ -118,8 +125,15 @@ async fn apply_new(call: &Call, parsed: &Value) -> Result<Option<Shown>, ApiErro
 fn applied(call: &Call, live: Option<&Value>, parsed: &Value) -> Result<(Value, Tracking), ApiError> {
     let force = call.query.force.unwrap_or_default();
     let (manager, stamp) = (call.manager(), call.stamp());
-    let object =
-        apply::apply(call.resource(), live, parsed, &manager, force, call.subresource(), &stamp)?;
+    let object = apply::apply(
+        call.resource(),
+        live,
+        parsed,
+        &manager,
+        force,
+        call.subresource(),
+        &stamp,
+    )?;
     Ok((object, Tracking::Applied))
 }
 
@@ -129,7 +143,9 @@ fn patched(call: &Call, form: Form, old: &Value, parsed: &Value) -> Result<(Valu
         Form::Json => patch::json_patch(&mut new, parsed)?,
         Form::Merge if !parsed.is_object() => {
             let what = if parsed.is_array() { "array" } else { "value" };
-            let why = format!("error decoding patch: json: cannot unmarshal {what} into Go value of type map[string]interface {{}}");
+            let why = format!(
+                "error decoding patch: json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"
+            );
             return Err(ApiError::bad_request(why));
         }
         Form::Merge => patch::merge_patch(&mut new, parsed),
@@ -163,7 +179,12 @@ fn check_patched(call: &Call, old: &Value, new: &Value) -> Result<(), ApiError> 
         }
     }
     if !causes.is_empty() {
-        return Err(ApiError::invalid(&resource.group, &resource.kind, &call.target.name, &causes));
+        return Err(ApiError::invalid(
+            &resource.group,
+            &resource.kind,
+            &call.target.name,
+            &causes,
+        ));
     }
     let asked = metadata::text(new, "resourceVersion");
     if !asked.is_empty() && asked != metadata::text(old, "resourceVersion") {

@@ -61,9 +61,15 @@ impl Page {
 /// `GET` of a collection.
 pub(super) fn list(call: &Call, selector: &Selector) -> Result<Response<Body>, ApiError> {
     let query = &call.query;
-    let page = if query.continues.is_empty() { None } else { Some(Page::parse(&query.continues)?) };
+    let page = if query.continues.is_empty() {
+        None
+    } else {
+        Some(Page::parse(&query.continues)?)
+    };
     if page.is_some() && query.revision.is_some_and(|revision| revision != 0) {
-        return Err(ApiError::bad_request("specifying resource version is not allowed when using continue"));
+        return Err(ApiError::bad_request(
+            "specifying resource version is not allowed when using continue",
+        ));
     }
     check_future(call)?;
     let after = page.as_ref().map(|page| Key::new(&page.namespace, &page.name));
@@ -73,16 +79,15 @@ pub(super) fn list(call: &Call, selector: &Selector) -> Result<Response<Body>, A
         None if query.version_match == VersionMatch::Exact => query.revision,
         None => None,
     };
-    let (revision, mut items) = gather(call, selector, exact, after.as_ref()).map_err(|gone| {
-        match page.as_ref() {
+    let (revision, mut items) =
+        gather(call, selector, exact, after.as_ref()).map_err(|gone| match page.as_ref() {
             Some(page) => forgotten_page(page, call.storage.read().revision),
             None => ApiError::expired(format!(
                 "The resourceVersion for the provided list is too old. ({} < {})",
                 exact.unwrap_or_default(),
                 gone.floor
             )),
-        }
-    })?;
+        })?;
     let mut meta = json!({"resourceVersion": revision.to_string()});
     if query.limit > 0 && items.len() > query.limit {
         let rest = items.len() - query.limit;
@@ -124,9 +129,15 @@ fn gather(
         match (table, exact) {
             (Some(table), Some(exact)) => (revision, table.at(exact, namespace, after)?),
             (Some(table), None) => {
-                let one = selector.name().filter(|_| call.resource().namespaced != namespace.is_empty());
+                let one = selector
+                    .name()
+                    .filter(|_| call.resource().namespaced != namespace.is_empty());
                 let items = match one {
-                    Some(name) => table.get(&Key::new(namespace, name)).into_iter().cloned().collect(),
+                    Some(name) => table
+                        .get(&Key::new(namespace, name))
+                        .into_iter()
+                        .cloned()
+                        .collect(),
                     None => table.range(namespace, after).cloned().collect(),
                 };
                 (revision, items)

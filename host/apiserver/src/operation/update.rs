@@ -29,7 +29,12 @@ pub(super) async fn update(call: &Call, body: &Bytes) -> Result<Response<Body>, 
             field: "metadata.resourceVersion".to_owned(),
             message: "Invalid value: 0: must be specified for an update".to_owned(),
         };
-        return Err(ApiError::invalid(&resource.group, &resource.plural, &call.target.name, &[cause]));
+        return Err(ApiError::invalid(
+            &resource.group,
+            &resource.plural,
+            &call.target.name,
+            &[cause],
+        ));
     }
     if !asked.is_empty() && asked.parse::<u64>().is_err() {
         let why = crate::query::not_a_number("ParseUint", &asked);
@@ -76,10 +81,18 @@ pub(super) async fn replace(
         }
     }
     if !causes.is_empty() {
-        return Err(ApiError::invalid(&resource.group, &resource.kind, &call.target.name, &causes));
+        return Err(ApiError::invalid(
+            &resource.group,
+            &resource.kind,
+            &call.target.name,
+            &causes,
+        ));
     }
     let is_last = old.meta.deleting
-        && new["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or_default() == 0
+        && new["metadata"]["deletionGracePeriodSeconds"]
+            .as_i64()
+            .unwrap_or_default()
+            == 0
         && !metadata::has_finalizers(resource, &new);
     if new == before && !is_last {
         return Ok(Some(Shown::Stored(old.clone())));
@@ -118,7 +131,14 @@ fn settle(call: &Call, old: &Value, new: &mut Value, tracking: Tracking) -> Resu
     }
     builtin::prepare(resource, new, Some(old));
     if tracking == Tracking::Update {
-        managed_fields::update(resource, Some(old), new, &call.manager(), call.subresource(), &stamp);
+        managed_fields::update(
+            resource,
+            Some(old),
+            new,
+            &call.manager(),
+            call.subresource(),
+            &stamp,
+        );
     }
     if !resource.custom && resource.kind == "CustomResourceDefinition" && call.target.subresource.is_empty() {
         definitions::complete(&call.registry, new, Some(old), &stamp);
@@ -139,11 +159,21 @@ fn keep_identity(call: &Call, old: &Value, new: &mut Value) -> Result<(), ApiErr
     let (asked, uid) = (metadata::text(new, "uid").to_owned(), metadata::text(old, "uid"));
     if !asked.is_empty() && asked != uid && call.verb == Verb::Patch {
         let cause = Cause::invalid("metadata.uid", &Value::from(asked), "field is immutable");
-        return Err(ApiError::invalid(&resource.group, &resource.kind, &call.target.name, &[cause]));
+        return Err(ApiError::invalid(
+            &resource.group,
+            &resource.kind,
+            &call.target.name,
+            &[cause],
+        ));
     }
     if !asked.is_empty() && asked != uid {
         let why = format!("Precondition failed: UID in precondition: {asked}, UID in object meta: {uid}");
-        return Err(ApiError::conflict(&resource.group, &resource.plural, &call.target.name, &why));
+        return Err(ApiError::conflict(
+            &resource.group,
+            &resource.plural,
+            &call.target.name,
+            &why,
+        ));
     }
     let Some(meta) = metadata::of(new) else {
         return Err(ApiError::bad_request("metadata must be an object"));
@@ -190,9 +220,15 @@ fn keep_parts(resource: &Resource, subresource: &str, old: &Value, new: &mut Val
     let Some(fields) = new.as_object_mut() else { return };
     match subresource {
         "status" => {
-            let names: Vec<String> =
-                fields.keys().chain(before.into_iter().flat_map(Map::keys)).cloned().collect();
-            for name in names.iter().filter(|name| !matches!(name.as_str(), "status" | "metadata")) {
+            let names: Vec<String> = fields
+                .keys()
+                .chain(before.into_iter().flat_map(Map::keys))
+                .cloned()
+                .collect();
+            for name in names
+                .iter()
+                .filter(|name| !matches!(name.as_str(), "status" | "metadata"))
+            {
                 restore(fields, before, name);
             }
         }
@@ -230,9 +266,17 @@ fn validate(call: &Call, old: &Value, new: &Value) -> Vec<Cause> {
     if !resource.custom && resource.kind == "CertificateSigningRequest" {
         causes.extend(certificates::check(Some(old), new, &call.target.subresource));
     }
-    let list = |object: &Value| object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
+    let list = |object: &Value| {
+        object["metadata"]["finalizers"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default()
+    };
     let known = list(old);
-    let added: Vec<Value> = list(new).into_iter().filter(|name| !known.contains(name)).collect();
+    let added: Vec<Value> = list(new)
+        .into_iter()
+        .filter(|name| !known.contains(name))
+        .collect();
     if !old["metadata"]["deletionTimestamp"].is_null() && !added.is_empty() {
         let names: Vec<String> = added.iter().map(ToString::to_string).collect();
         let why = format!(

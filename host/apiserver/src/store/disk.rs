@@ -8,7 +8,9 @@ use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 use redb::backends::InMemoryBackend;
-use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition};
+use redb::{
+    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, TableDefinition,
+};
 
 use super::object::{Key, Stored};
 use crate::options::{OpenError, Store};
@@ -25,9 +27,18 @@ const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects"
 #[derive(Debug)]
 pub(crate) enum Row {
     /// An object in place of what was there.
-    Put { cluster: String, table: String, key: Key, bytes: Bytes },
+    Put {
+        cluster: String,
+        table: String,
+        key: Key,
+        bytes: Bytes,
+    },
     /// An object no more.
-    Remove { cluster: String, table: String, key: Key },
+    Remove {
+        cluster: String,
+        table: String,
+        key: Key,
+    },
     /// A cluster, with its uid.
     Cluster { name: String, uid: String },
     /// A cluster no more, nor anything in it.
@@ -72,14 +83,23 @@ impl Disk {
         let contents = match format(&database).map_err(|error| corrupt(path, &error))? {
             Some(FORMAT) => read(&database, path)?,
             Some(found) => {
-                return Err(OpenError::Format { path: path.to_owned(), found, expected: FORMAT });
+                return Err(OpenError::Format {
+                    path: path.to_owned(),
+                    found,
+                    expected: FORMAT,
+                });
             }
             None => {
                 initialise(&database).map_err(|error| corrupt(path, &error))?;
                 Contents::default()
             }
         };
-        Ok((Self { database: Mutex::new(Some(database)) }, contents))
+        Ok((
+            Self {
+                database: Mutex::new(Some(database)),
+            },
+            contents,
+        ))
     }
 
     /// Lets go of the file, at once for those who wait for it.
@@ -88,7 +108,9 @@ impl Disk {
     }
 
     fn open_database(&self) -> MutexGuard<'_, Option<Database>> {
-        self.database.lock().expect("nobody panics while holding the database")
+        self.database
+            .lock()
+            .expect("nobody panics while holding the database")
     }
 
     /// Writes a batch; it is durable when this returns.
@@ -103,7 +125,12 @@ impl Disk {
             let mut clusters = transaction.open_table(CLUSTERS)?;
             for row in rows {
                 match row {
-                    Row::Put { cluster, table, key, bytes } => {
+                    Row::Put {
+                        cluster,
+                        table,
+                        key,
+                        bytes,
+                    } => {
                         objects.insert(row_name(cluster, table, key).as_str(), bytes.as_ref())?;
                     }
                     Row::Remove { cluster, table, key } => {
@@ -120,7 +147,9 @@ impl Disk {
                         settings.retain_in(from.as_str()..to.as_str(), |_, _| false)?;
                     }
                     Row::Setting { name, bytes } => {
-                        transaction.open_table(SETTINGS)?.insert(name.as_str(), bytes.as_slice())?;
+                        transaction
+                            .open_table(SETTINGS)?
+                            .insert(name.as_str(), bytes.as_slice())?;
                     }
                 }
             }
@@ -167,22 +196,34 @@ fn read(database: &Database, path: &Path) -> Result<Contents, OpenError> {
         };
         let object = Stored::thaw(Key::new(*namespace, *name), bytes)
             .map_err(|error| corrupt(path, &format!("{table} {namespace}/{name}: {error}")))?;
-        contents.objects.push(((*cluster).to_owned(), (*table).to_owned(), object));
+        contents
+            .objects
+            .push(((*cluster).to_owned(), (*table).to_owned(), object));
     }
     Ok(contents)
 }
 
 fn rows(database: &Database) -> Result<(Contents, Vec<(String, Bytes)>), redb::Error> {
     let transaction = database.begin_read()?;
-    let revision = transaction.open_table(NUMBERS)?.get("revision")?.map_or(0, |row| row.value());
-    let mut contents = Contents { revision, ..Contents::default() };
+    let revision = transaction
+        .open_table(NUMBERS)?
+        .get("revision")?
+        .map_or(0, |row| row.value());
+    let mut contents = Contents {
+        revision,
+        ..Contents::default()
+    };
     for row in transaction.open_table(CLUSTERS)?.iter()? {
         let (name, uid) = row?;
-        contents.clusters.push((name.value().to_owned(), uid.value().to_owned()));
+        contents
+            .clusters
+            .push((name.value().to_owned(), uid.value().to_owned()));
     }
     for row in transaction.open_table(SETTINGS)?.iter()? {
         let (name, bytes) = row?;
-        contents.settings.push((name.value().to_owned(), bytes.value().to_vec()));
+        contents
+            .settings
+            .push((name.value().to_owned(), bytes.value().to_vec()));
     }
     let mut objects = Vec::new();
     for row in transaction.open_table(OBJECTS)?.iter()? {
@@ -204,10 +245,15 @@ fn builder() -> Builder {
 }
 
 fn open_file(path: &Path) -> Result<Database, OpenError> {
-    if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty())
+    if let Some(directory) = path
+        .parent()
+        .filter(|directory| !directory.as_os_str().is_empty())
         && !directory.is_dir()
     {
-        return Err(OpenError::NoDirectory { path: path.to_owned(), directory: directory.to_owned() });
+        return Err(OpenError::NoDirectory {
+            path: path.to_owned(),
+            directory: directory.to_owned(),
+        });
     }
     // The database asserts what it believes of its own file; a file cut short breaks that belief with a panic.
     let opened = std::panic::catch_unwind(|| builder().create(path));
@@ -219,13 +265,17 @@ fn open_file(path: &Path) -> Result<Database, OpenError> {
 
 fn refused(path: &Path, error: DatabaseError) -> OpenError {
     match error {
-        DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => {
-            OpenError::Locked { path: path.to_owned() }
-        }
-        DatabaseError::UpgradeRequired(found) => {
-            OpenError::Format { path: path.to_owned(), found: found.into(), expected: FORMAT }
-        }
-        DatabaseError::Storage(StorageError::Io(source)) if source.kind() == std::io::ErrorKind::InvalidData => {
+        DatabaseError::DatabaseAlreadyOpen | DatabaseError::LockProtocolMismatch => OpenError::Locked {
+            path: path.to_owned(),
+        },
+        DatabaseError::UpgradeRequired(found) => OpenError::Format {
+            path: path.to_owned(),
+            found: found.into(),
+            expected: FORMAT,
+        },
+        DatabaseError::Storage(StorageError::Io(source))
+            if source.kind() == std::io::ErrorKind::InvalidData =>
+        {
             corrupt(path, &"it is not a store")
         }
         DatabaseError::Storage(StorageError::Io(source))
@@ -238,12 +288,18 @@ fn refused(path: &Path, error: DatabaseError) -> OpenError {
                     | std::io::ErrorKind::ReadOnlyFilesystem
             ) =>
         {
-            OpenError::Io { path: path.to_owned(), source }
+            OpenError::Io {
+                path: path.to_owned(),
+                source,
+            }
         }
         other => corrupt(path, &other),
     }
 }
 
 fn corrupt(path: &Path, error: &dyn std::fmt::Display) -> OpenError {
-    OpenError::Corrupt { path: path.to_owned(), why: error.to_string() }
+    OpenError::Corrupt {
+        path: path.to_owned(),
+        why: error.to_string(),
+    }
 }

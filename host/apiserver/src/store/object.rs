@@ -15,7 +15,10 @@ pub(crate) struct Key {
 impl Key {
     /// A key of these parts.
     pub(crate) fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
     }
 }
 
@@ -58,9 +61,21 @@ impl Meta {
         let text = |map: &Map<String, Value>, field: &str| -> Box<str> {
             map.get(field).and_then(Value::as_str).unwrap_or_default().into()
         };
-        let labels = meta.get("labels").and_then(Value::as_object).into_iter().flatten();
-        let owners = meta.get("ownerReferences").and_then(Value::as_array).into_iter().flatten();
-        let finalizers = meta.get("finalizers").and_then(Value::as_array).into_iter().flatten();
+        let labels = meta
+            .get("labels")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten();
+        let owners = meta
+            .get("ownerReferences")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten();
+        let finalizers = meta
+            .get("finalizers")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten();
         Self {
             uid: text(meta, "uid"),
             labels: labels
@@ -73,7 +88,10 @@ impl Meta {
                     kind: text(owner, "kind"),
                     name: text(owner, "name"),
                     uid: text(owner, "uid"),
-                    blocks: owner.get("blockOwnerDeletion").and_then(Value::as_bool).unwrap_or_default(),
+                    blocks: owner
+                        .get("blockOwnerDeletion")
+                        .and_then(Value::as_bool)
+                        .unwrap_or_default(),
                 })
                 .collect(),
             finalizers: finalizers.filter_map(Value::as_str).map(Into::into).collect(),
@@ -104,7 +122,13 @@ impl Stored {
             meta.insert("resourceVersion".to_owned(), Value::String(revision.to_string()));
         }
         let meta = Meta::of(&object);
-        Self { key, revision, written, meta, bytes: Bytes::from(object.to_string()) }
+        Self {
+            key,
+            revision,
+            written,
+            meta,
+            bytes: Bytes::from(object.to_string()),
+        }
     }
 
     /// Reads what [`Stored::freeze`] wrote; an error when it is no object with a revision.
@@ -118,7 +142,13 @@ impl Stored {
             .as_str()
             .and_then(|text| text.parse::<jiff::Timestamp>().ok())
             .map_or(0, jiff::Timestamp::as_second);
-        Ok(Self { key, revision, written, meta: Meta::of(&object), bytes })
+        Ok(Self {
+            key,
+            revision,
+            written,
+            meta: Meta::of(&object),
+            bytes,
+        })
     }
 
     /// The object, parsed.

@@ -11,10 +11,22 @@ use super::{Expect, Outcome, Refused, State, Task, Write, authority_setting};
 /// What becomes visible once the rows are on disk.
 #[derive(Debug)]
 pub(super) enum Effect {
-    Change { cluster: String, table: String, change: Arc<Change> },
-    Create { cluster: String, uid: String },
-    Drop { cluster: String },
-    Setting { name: String, bytes: Vec<u8> },
+    Change {
+        cluster: String,
+        table: String,
+        change: Arc<Change>,
+    },
+    Create {
+        cluster: String,
+        uid: String,
+    },
+    Drop {
+        cluster: String,
+    },
+    Setting {
+        name: String,
+        bytes: Vec<u8>,
+    },
 }
 
 /// The batch.
@@ -33,7 +45,13 @@ pub(super) struct Plan {
 
 impl Plan {
     pub(super) fn new(revision: u64, now: i64) -> Self {
-        Self { revision, rows: Vec::new(), effects: Vec::new(), changed: HashMap::new(), now }
+        Self {
+            revision,
+            rows: Vec::new(),
+            effects: Vec::new(),
+            changed: HashMap::new(),
+            now,
+        }
     }
 
     /// Adds a task, and says what it comes to if the disk does its part.
@@ -46,7 +64,10 @@ impl Plan {
                 }
                 let uid = uuid::Uuid::new_v4().to_string();
                 self.revision += 1;
-                self.rows.push(Row::Cluster { name: cluster.clone(), uid: uid.clone() });
+                self.rows.push(Row::Cluster {
+                    name: cluster.clone(),
+                    uid: uid.clone(),
+                });
                 self.setting(authority_setting(&cluster), authority);
                 self.effects.push(Effect::Create { cluster, uid });
                 Ok(None)
@@ -56,7 +77,9 @@ impl Plan {
                     return Err(Refused::NoCluster);
                 }
                 self.revision += 1;
-                self.rows.push(Row::DropCluster { name: cluster.clone() });
+                self.rows.push(Row::DropCluster {
+                    name: cluster.clone(),
+                });
                 self.effects.push(Effect::Drop { cluster });
                 Ok(None)
             }
@@ -68,12 +91,22 @@ impl Plan {
     }
 
     fn setting(&mut self, name: String, bytes: Vec<u8>) {
-        self.rows.push(Row::Setting { name: name.clone(), bytes: bytes.clone() });
+        self.rows.push(Row::Setting {
+            name: name.clone(),
+            bytes: bytes.clone(),
+        });
         self.effects.push(Effect::Setting { name, bytes });
     }
 
     fn write(&mut self, state: &State, write: Write) -> Result<Arc<Stored>, Refused> {
-        let Write { cluster, table, key, expect, guards, object } = write;
+        let Write {
+            cluster,
+            table,
+            key,
+            expect,
+            guards,
+            object,
+        } = write;
         if state.cluster(&cluster).is_none() {
             return Err(Refused::NoCluster);
         }
@@ -85,7 +118,8 @@ impl Plan {
             }
         };
         let is_guarded = guards.iter().all(|guard| {
-            self.current(state, &cluster, &guard.table, &guard.key).is_some_and(|found| !found.meta.deleting)
+            self.current(state, &cluster, &guard.table, &guard.key)
+                .is_some_and(|found| !found.meta.deleting)
         });
         if !is_as_expected || !is_guarded {
             return Err(Refused::Raced);
@@ -101,17 +135,38 @@ impl Plan {
         let place = (cluster.clone(), table.clone(), key.clone());
         self.changed.insert(place, (!deleted).then(|| object.clone()));
         self.rows.push(if deleted {
-            Row::Remove { cluster: cluster.clone(), table: table.clone(), key }
+            Row::Remove {
+                cluster: cluster.clone(),
+                table: table.clone(),
+                key,
+            }
         } else {
-            Row::Put { cluster: cluster.clone(), table: table.clone(), key, bytes: object.bytes.clone() }
+            Row::Put {
+                cluster: cluster.clone(),
+                table: table.clone(),
+                key,
+                bytes: object.bytes.clone(),
+            }
         });
-        let change = Arc::new(Change { revision: self.revision, old, object: object.clone(), deleted });
-        self.effects.push(Effect::Change { cluster, table, change });
+        let change = Arc::new(Change {
+            revision: self.revision,
+            old,
+            object: object.clone(),
+            deleted,
+        });
+        self.effects.push(Effect::Change {
+            cluster,
+            table,
+            change,
+        });
         Ok(object)
     }
 
     fn current(&self, state: &State, cluster: &str, table: &str, key: &Key) -> Option<Arc<Stored>> {
-        match self.changed.get(&(cluster.to_owned(), table.to_owned(), key.clone())) {
+        match self
+            .changed
+            .get(&(cluster.to_owned(), table.to_owned(), key.clone()))
+        {
             Some(changed) => changed.clone(),
             None => state.cluster(cluster)?.get(table, key).cloned(),
         }

@@ -78,12 +78,15 @@ impl Table {
         if change.deleted {
             self.objects.remove(&change.object.key);
         } else {
-            self.objects.insert(change.object.key.clone(), change.object.clone());
+            self.objects
+                .insert(change.object.key.clone(), change.object.clone());
         }
         self.past_bytes += change.weight();
         self.past.push_back(change);
         while self.past.len() > self.window.changes || self.past_bytes > self.window.bytes {
-            let Some(forgotten) = self.past.pop_front() else { break };
+            let Some(forgotten) = self.past.pop_front() else {
+                break;
+            };
             self.past_bytes -= forgotten.weight();
             self.floor = forgotten.revision;
         }
@@ -149,7 +152,11 @@ impl Table {
         for object in self.range(namespace, after) {
             then.insert(object.key.clone(), object.clone());
         }
-        for change in undone.into_iter().rev().filter(|change| wanted(&change.object.key)) {
+        for change in undone
+            .into_iter()
+            .rev()
+            .filter(|change| wanted(&change.object.key))
+        {
             match &change.old {
                 Some(old) => then.insert(old.key.clone(), old.clone()),
                 None => then.remove(&change.object.key),

@@ -31,12 +31,16 @@ impl Listening {
     }
 
     pub(crate) fn kubeconfig(&self, cluster: &str) -> String {
-        self.server.kubeconfig(cluster, &self.url, &Identity::administrator()).unwrap()
+        self.server
+            .kubeconfig(cluster, &self.url, &Identity::administrator())
+            .unwrap()
     }
 
     async fn client(&self, text: &str) -> Client {
         let parsed = Kubeconfig::from_yaml(text).unwrap();
-        let config = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await.unwrap();
+        let config = Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default())
+            .await
+            .unwrap();
         Client::try_from(config).unwrap()
     }
 }
@@ -55,7 +59,12 @@ async fn clusters_share_nothing() {
     assert_eq!(lab.server.clusters(), ["one", "platform", "two"]);
     let one = lab.of("one");
     let two = lab.of("two");
-    one.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgets()).await.ok();
+    one.post(
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        widgets(),
+    )
+    .await
+    .ok();
     one.post(CONFIG_MAPS, config_map("a")).await.ok();
     assert_eq!(one.get("/apis/example.com/v1/widgets").await.code, 200);
     for other in [&two, &lab] {
@@ -68,16 +77,31 @@ async fn clusters_share_nothing() {
 async fn a_cluster_made_again_is_another() {
     let lab = Lab::new();
     lab.server.create_cluster("one").await.unwrap();
-    assert!(matches!(lab.server.create_cluster("one").await, Err(ServerError::Exists(_))));
+    assert!(matches!(
+        lab.server.create_cluster("one").await,
+        Err(ServerError::Exists(_))
+    ));
     let uid = lab.server.cluster_uid("one");
     let one = lab.of("one");
     one.post(CONFIG_MAPS, config_map("a")).await.ok();
-    let old = one.get(CONFIG_MAPS).await.ok()["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let old = one.get(CONFIG_MAPS).await.ok()["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     lab.server.delete_cluster("one").await.unwrap();
     assert_eq!(one.get(CONFIG_MAPS).await.code, 404);
-    assert!(matches!(lab.server.delete_cluster("one").await, Err(ServerError::Missing(_))));
-    assert!(matches!(lab.server.delete_cluster("platform").await, Err(ServerError::Own(_))));
-    assert!(matches!(lab.server.create_cluster("No/Good").await, Err(ServerError::Name { .. })));
+    assert!(matches!(
+        lab.server.delete_cluster("one").await,
+        Err(ServerError::Missing(_))
+    ));
+    assert!(matches!(
+        lab.server.delete_cluster("platform").await,
+        Err(ServerError::Own(_))
+    ));
+    assert!(matches!(
+        lab.server.create_cluster("No/Good").await,
+        Err(ServerError::Name { .. })
+    ));
     lab.server.create_cluster("one").await.unwrap();
     assert_ne!(lab.server.cluster_uid("one"), uid);
     assert_eq!(names(&one.get(CONFIG_MAPS).await.ok()), [""; 0]);
@@ -96,7 +120,10 @@ async fn a_kubeconfig_leads_into_its_cluster_and_no_other() {
     api.create(&PostParams::default(), &map).await.unwrap();
     let platform = lab.client(&lab.kubeconfig("platform")).await;
     let namespaces: Api<Namespace> = Api::all(platform.clone());
-    assert_eq!(namespaces.list(&ListParams::default()).await.unwrap().items.len(), 4);
+    assert_eq!(
+        namespaces.list(&ListParams::default()).await.unwrap().items.len(),
+        4
+    );
     let maps: Api<ConfigMap> = Api::default_namespaced(platform);
     assert_eq!(maps.list(&ListParams::default()).await.unwrap().items.len(), 0);
 
@@ -104,14 +131,20 @@ async fn a_kubeconfig_leads_into_its_cluster_and_no_other() {
     let strayed = lab.kubeconfig("tenant").replace("/clusters/tenant", "");
     let strayed: Api<Namespace> = Api::all(lab.client(&strayed).await);
     let error = strayed.list(&ListParams::default()).await.unwrap_err();
-    assert!(matches!(&error, kube::Error::Api(status) if status.code == 401), "{error}");
+    assert!(
+        matches!(&error, kube::Error::Api(status) if status.code == 401),
+        "{error}"
+    );
     // Nor after the cluster is gone, though another has its name.
     let old = lab.kubeconfig("tenant");
     lab.server.delete_cluster("tenant").await.unwrap();
     lab.server.create_cluster("tenant").await.unwrap();
     let old: Api<ConfigMap> = Api::default_namespaced(lab.client(&old).await);
     let error = old.list(&ListParams::default()).await.unwrap_err();
-    assert!(matches!(&error, kube::Error::Api(status) if status.code == 401), "{error}");
+    assert!(
+        matches!(&error, kube::Error::Api(status) if status.code == 401),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -145,7 +178,9 @@ async fn a_certificate_is_signed_once_it_is_approved() {
     let lab = Lab::new();
     let key = rcgen::KeyPair::generate().unwrap();
     let mut params = rcgen::CertificateParams::default();
-    params.distinguished_name.push(rcgen::DnType::CommonName, "someone");
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "someone");
     let pem = params.serialize_request(&key).unwrap().pem().unwrap();
     use base64::Engine;
     let request = json!({
@@ -161,7 +196,9 @@ async fn a_certificate_is_signed_once_it_is_approved() {
     created["status"] = json!({"conditions": [{"type": "Approved", "status": "True", "reason": "Test"}]});
     lab.put(&format!("{path}/r/approval"), created).await.ok();
     let one = format!("{path}/r");
-    let signed = lab.until(&one, |answer| answer.body["status"]["certificate"].is_string()).await;
+    let signed = lab
+        .until(&one, |answer| answer.body["status"]["certificate"].is_string())
+        .await;
     assert!(signed.body["status"]["conditions"][0]["lastUpdateTime"].is_string());
 }
 
@@ -173,16 +210,31 @@ async fn what_is_offered_is_listed() {
     let group = lab.get("/apis/example.com").await.ok();
     assert_eq!(group["preferredVersion"]["groupVersion"], "example.com/v1");
     let resources = lab.get("/apis/example.com/v1").await.ok();
-    let all: Vec<&str> = resources["resources"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+    let all: Vec<&str> = resources["resources"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect();
     assert_eq!(all, ["widgets", "widgets/status"]);
-    let accept = [("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")];
+    let accept = [(
+        "accept",
+        "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+    )];
     let aggregated = lab.send("GET", "/apis", &accept, Vec::new()).await.ok();
     assert_eq!(aggregated["kind"], "APIGroupDiscoveryList");
-    assert!(lab.get("/version").await.ok()["gitVersion"].as_str().unwrap().starts_with("v1."));
+    assert!(
+        lab.get("/version").await.ok()["gitVersion"]
+            .as_str()
+            .unwrap()
+            .starts_with("v1.")
+    );
     for path in ["/healthz", "/readyz", "/livez"] {
         assert_eq!(lab.get(path).await.ok(), Value::from("ok"));
     }
     let index = lab.get("/openapi/v3").await.ok();
-    let url = index["paths"]["apis/example.com/v1"]["serverRelativeURL"].as_str().unwrap();
+    let url = index["paths"]["apis/example.com/v1"]["serverRelativeURL"]
+        .as_str()
+        .unwrap();
     assert!(lab.get(url).await.ok()["components"]["schemas"].is_object());
 }

@@ -33,8 +33,14 @@ async fn a_deletion_says_what_is_gone() {
     lab.widgets().await;
     let uid = lab.post(WIDGETS, widget("a")).await.ok()["metadata"]["uid"].clone();
     let gone = lab.delete(&format!("{WIDGETS}/a"), Value::Null).await.ok();
-    assert_eq!((&gone["kind"], &gone["status"]), (&json!("Status"), &json!("Success")));
-    assert_eq!(gone["details"], json!({"name": "a", "group": "example.com", "kind": "widgets", "uid": uid}));
+    assert_eq!(
+        (&gone["kind"], &gone["status"]),
+        (&json!("Status"), &json!("Success"))
+    );
+    assert_eq!(
+        gone["details"],
+        json!({"name": "a", "group": "example.com", "kind": "widgets", "uid": uid})
+    );
     assert_eq!(lab.delete(&format!("{WIDGETS}/a"), Value::Null).await.code, 404);
 }
 
@@ -44,10 +50,15 @@ async fn a_deletion_may_be_for_one_very_object_only() {
     let object = create(&lab, "a", json!({})).await;
     let conditions = [json!({"uid": "else"}), json!({"resourceVersion": "1"})];
     for preconditions in conditions {
-        let refused = lab.delete(&path("a"), json!({"preconditions": preconditions})).await;
+        let refused = lab
+            .delete(&path("a"), json!({"preconditions": preconditions}))
+            .await;
         let (code, reason, message) = refused.refusal();
         assert_eq!((code, reason), (409, "Conflict"));
-        assert!(message.starts_with("Operation cannot be fulfilled on "), "{message}");
+        assert!(
+            message.starts_with("Operation cannot be fulfilled on "),
+            "{message}"
+        );
         assert!(message.contains(" in the precondition ("), "{message}");
     }
     let meta = &object["metadata"];
@@ -69,7 +80,10 @@ async fn finalizers_keep_an_object_until_the_last_is_gone() {
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 0);
     assert_eq!(marked["metadata"]["generation"], 2);
     let again = lab.delete(&path, Value::Null).await.ok();
-    assert_eq!(again["metadata"]["resourceVersion"], marked["metadata"]["resourceVersion"]);
+    assert_eq!(
+        again["metadata"]["resourceVersion"],
+        marked["metadata"]["resourceVersion"]
+    );
 
     let more = json!({"metadata": {"finalizers": ["example.com/one", "example.com/three"]}});
     let refused = lab.patch("merge", &path, more).await;
@@ -77,9 +91,17 @@ async fn finalizers_keep_an_object_until_the_last_is_gone() {
                    if the object is being deleted, found new finalizers []string{\"example.com/three\"}";
     assert_eq!(refused.refusal(), (422, "Invalid", message));
 
-    lab.patch("merge", &path, json!({"metadata": {"finalizers": ["example.com/one"]}})).await.ok();
+    lab.patch(
+        "merge",
+        &path,
+        json!({"metadata": {"finalizers": ["example.com/one"]}}),
+    )
+    .await
+    .ok();
     assert_eq!(lab.get(&path).await.code, 200);
-    lab.patch("merge", &path, json!({"metadata": {"finalizers": null}})).await.ok();
+    lab.patch("merge", &path, json!({"metadata": {"finalizers": null}}))
+        .await
+        .ok();
     assert_eq!(lab.get(&path).await.code, 404);
 }
 
@@ -89,7 +111,9 @@ async fn a_collection_goes_by_selector() {
     for (name, label) in [("a", "1"), ("b", "1"), ("c", "2")] {
         create(&lab, name, json!({"labels": {"l": label}})).await;
     }
-    lab.delete(&format!("{CONFIG_MAPS}?labelSelector=l%3D1"), Value::Null).await.ok();
+    lab.delete(&format!("{CONFIG_MAPS}?labelSelector=l%3D1"), Value::Null)
+        .await
+        .ok();
     let list = lab.get(&format!("{CONFIG_MAPS}?labelSelector=l")).await.ok();
     assert_eq!(list["items"].as_array().unwrap().len(), 1);
     assert_eq!(list["items"][0]["metadata"]["name"], "c");
@@ -98,14 +122,22 @@ async fn a_collection_goes_by_selector() {
 #[tokio::test]
 async fn dependents_follow_their_last_owner() {
     let lab = Lab::new();
-    let (one, two) = (create(&lab, "one", json!({})).await, create(&lab, "two", json!({})).await);
+    let (one, two) = (
+        create(&lab, "one", json!({})).await,
+        create(&lab, "two", json!({})).await,
+    );
     owned(&lab, "child", json!([owner(&one, true)])).await;
     let child = owned(&lab, "both", json!([owner(&one, true), owner(&two, true)])).await;
     owned(&lab, "grandchild", json!([owner(&child, true)])).await;
     lab.delete(&path("one"), Value::Null).await.ok();
     lab.gone(&path("child")).await;
     let both = path("both");
-    let left = lab.until(&both, |answer| answer.body["metadata"]["ownerReferences"].as_array().map(Vec::len) == Some(1));
+    let left = lab.until(&both, |answer| {
+        answer.body["metadata"]["ownerReferences"]
+            .as_array()
+            .map(Vec::len)
+            == Some(1)
+    });
     assert_eq!(left.await.body["metadata"]["ownerReferences"][0]["name"], "two");
     lab.delete(&path("two"), Value::Null).await.ok();
     lab.gone(&path("both")).await;
@@ -116,7 +148,10 @@ async fn dependents_follow_their_last_owner() {
 async fn an_owner_that_is_not_the_one_named_counts_as_absent() {
     let lab = Lab::new();
     let here = create(&lab, "here", json!({})).await;
-    let elsewhere = lab.post("/api/v1/namespaces/kube-public/configmaps", config_map("there")).await.ok();
+    let elsewhere = lab
+        .post("/api/v1/namespaces/kube-public/configmaps", config_map("there"))
+        .await
+        .ok();
     let mut other = owner(&here, true);
     other["uid"] = json!("another");
     owned(&lab, "wrong-uid", json!([other])).await;
@@ -136,15 +171,28 @@ async fn a_foreground_deletion_waits_for_those_who_block_it() {
     let lab = Lab::new();
     let top = create(&lab, "top", json!({})).await;
     let owners = json!([owner(&top, true)]);
-    create(&lab, "slow", json!({"ownerReferences": owners, "finalizers": ["example.com/slow"]})).await;
+    create(
+        &lab,
+        "slow",
+        json!({"ownerReferences": owners, "finalizers": ["example.com/slow"]}),
+    )
+    .await;
     owned(&lab, "free", json!([owner(&top, false)])).await;
-    let marked = lab.delete(&path("top"), json!({"propagationPolicy": "Foreground"})).await.ok();
+    let marked = lab
+        .delete(&path("top"), json!({"propagationPolicy": "Foreground"}))
+        .await
+        .ok();
     assert_eq!(marked["metadata"]["finalizers"], json!(["foregroundDeletion"]));
     let slow = path("slow");
-    lab.until(&slow, |answer| answer.body["metadata"]["deletionTimestamp"].is_string()).await;
+    lab.until(&slow, |answer| {
+        answer.body["metadata"]["deletionTimestamp"].is_string()
+    })
+    .await;
     lab.gone(&path("free")).await;
     assert_eq!(lab.get(&path("top")).await.code, 200);
-    lab.patch("merge", &slow, json!({"metadata": {"finalizers": null}})).await.ok();
+    lab.patch("merge", &slow, json!({"metadata": {"finalizers": null}}))
+        .await
+        .ok();
     lab.gone(&path("top")).await;
 }
 
@@ -153,9 +201,14 @@ async fn orphans_stay_and_forget_their_owner() {
     let lab = Lab::new();
     let top = create(&lab, "top", json!({})).await;
     owned(&lab, "child", json!([owner(&top, true)])).await;
-    lab.delete(&path("top"), json!({"propagationPolicy": "Orphan"})).await.ok();
+    lab.delete(&path("top"), json!({"propagationPolicy": "Orphan"}))
+        .await
+        .ok();
     lab.gone(&path("top")).await;
-    assert_eq!(lab.get(&path("child")).await.ok()["metadata"].get("ownerReferences"), None);
+    assert_eq!(
+        lab.get(&path("child")).await.ok()["metadata"].get("ownerReferences"),
+        None
+    );
 }
 
 #[tokio::test]
@@ -177,10 +230,22 @@ async fn a_namespace_goes_with_all_that_is_in_it() {
     let message = "configmaps \"late\" is forbidden: unable to create new content in namespace n because it is being \
                    terminated";
     assert_eq!(refused.refusal(), (403, "Forbidden", message));
-    assert_eq!(refused.body["details"]["causes"][0]["reason"], "NamespaceTerminating");
+    assert_eq!(
+        refused.body["details"]["causes"][0]["reason"],
+        "NamespaceTerminating"
+    );
     lab.gone(&format!("{things}/w")).await;
-    lab.until("/api/v1/namespaces/n", |answer| has_condition(&answer.body, "NamespaceContentRemaining", "True")).await;
-    lab.patch("merge", &format!("{maps}/kept"), json!({"metadata": {"finalizers": null}})).await.ok();
+    lab.until("/api/v1/namespaces/n", |answer| {
+        has_condition(&answer.body, "NamespaceContentRemaining", "True")
+    })
+    .await;
+    lab.patch(
+        "merge",
+        &format!("{maps}/kept"),
+        json!({"metadata": {"finalizers": null}}),
+    )
+    .await
+    .ok();
     lab.gone("/api/v1/namespaces/n").await;
     assert_eq!(lab.post(maps, config_map("late")).await.code, 404);
 }
@@ -205,13 +270,22 @@ async fn a_definition_waits_for_its_objects() {
     lab.post(WIDGETS, object).await.ok();
     let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com";
     lab.delete(definition, Value::Null).await.ok();
-    assert!(has_condition(&lab.get(definition).await.ok(), "Terminating", "True"));
+    assert!(has_condition(
+        &lab.get(definition).await.ok(),
+        "Terminating",
+        "True"
+    ));
     let one = format!("{WIDGETS}/a");
-    lab.until(&one, |answer| answer.body["metadata"]["deletionTimestamp"].is_string()).await;
+    lab.until(&one, |answer| {
+        answer.body["metadata"]["deletionTimestamp"].is_string()
+    })
+    .await;
     let refused = lab.post(WIDGETS, widget("b")).await;
     let message = "create not allowed while custom resource definition is terminating";
     assert_eq!(refused.refusal(), (405, "MethodNotAllowed", message));
-    lab.patch("merge", &one, json!({"metadata": {"finalizers": null}})).await.ok();
+    lab.patch("merge", &one, json!({"metadata": {"finalizers": null}}))
+        .await
+        .ok();
     lab.gone(definition).await;
 }
 
@@ -228,12 +302,22 @@ async fn a_pod_is_evicted_at_once_or_when_its_node_says_so() {
     lab.post(pods, pod("free", Value::Null)).await.ok();
     let created = lab.post(pods, pod("bound", json!("n"))).await.ok();
     assert_eq!(created["status"]["phase"], "Pending");
-    let eviction = |name: &str| json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
-    lab.post(&format!("{pods}/free/eviction"), eviction("free")).await.ok();
+    let eviction =
+        |name: &str| json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
+    lab.post(&format!("{pods}/free/eviction"), eviction("free"))
+        .await
+        .ok();
     lab.gone(&format!("{pods}/free")).await;
-    assert_eq!(lab.post(&format!("{pods}/bound/eviction"), eviction("bound")).await.code, 201);
+    assert_eq!(
+        lab.post(&format!("{pods}/bound/eviction"), eviction("bound"))
+            .await
+            .code,
+        201
+    );
     let marked = lab.get(&format!("{pods}/bound")).await.ok();
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
-    lab.delete(&format!("{pods}/bound"), json!({"gracePeriodSeconds": 0})).await.ok();
+    lab.delete(&format!("{pods}/bound"), json!({"gracePeriodSeconds": 0}))
+        .await
+        .ok();
     lab.gone(&format!("{pods}/bound")).await;
 }

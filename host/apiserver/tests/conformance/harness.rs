@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use http::Request;
 use hostler_apiserver::{Identity, Options, Server, Store};
+use http::Request;
 use http_body_util::BodyExt;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -63,25 +63,47 @@ impl Lab {
     pub(crate) fn with(options: Options) -> Self {
         let server = Server::open(options).expect("a server in memory opens");
         let client = server.client("platform", Identity::administrator());
-        Self { server, client, stop: CancellationToken::new() }
+        Self {
+            server,
+            client,
+            stop: CancellationToken::new(),
+        }
     }
 
     /// The same server, asked for another cluster.
     pub(crate) fn of(&self, cluster: &str) -> Self {
         let client = self.server.client(cluster, Identity::administrator());
-        Self { server: self.server.clone(), client, stop: CancellationToken::new() }
+        Self {
+            server: self.server.clone(),
+            client,
+            stop: CancellationToken::new(),
+        }
     }
 
     /// Asks with headers of one's own.
-    pub(crate) async fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answer {
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Answer {
         let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let answer = self.client.send(request.body(Body::from(body)).unwrap()).await.unwrap();
+        let answer = self
+            .client
+            .send(request.body(Body::from(body)).unwrap())
+            .await
+            .unwrap();
         let (parts, body) = answer.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();
-        let warnings = parts.headers.get_all("warning").iter().map(|value| value.to_str().unwrap().to_owned());
+        let warnings = parts
+            .headers
+            .get_all("warning")
+            .iter()
+            .map(|value| value.to_str().unwrap().to_owned());
         Answer {
             code: parts.status.as_u16(),
             warnings: warnings.collect(),
@@ -95,16 +117,33 @@ impl Lab {
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
-        self.send("POST", path, &[("content-type", "application/json")], body.to_string().into_bytes()).await
+        self.send(
+            "POST",
+            path,
+            &[("content-type", "application/json")],
+            body.to_string().into_bytes(),
+        )
+        .await
     }
 
     pub(crate) async fn put(&self, path: &str, body: Value) -> Answer {
-        self.send("PUT", path, &[("content-type", "application/json")], body.to_string().into_bytes()).await
+        self.send(
+            "PUT",
+            path,
+            &[("content-type", "application/json")],
+            body.to_string().into_bytes(),
+        )
+        .await
     }
 
     pub(crate) async fn delete(&self, path: &str, body: Value) -> Answer {
-        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        self.send("DELETE", path, &[("content-type", "application/json")], body).await
+        let body = if body.is_null() {
+            Vec::new()
+        } else {
+            body.to_string().into_bytes()
+        };
+        self.send("DELETE", path, &[("content-type", "application/json")], body)
+            .await
     }
 
     /// `kind` is `json`, `merge`, `strategic-merge` or `apply`.
@@ -113,7 +152,13 @@ impl Lab {
             "apply" => "application/apply-patch+yaml".to_owned(),
             other => format!("application/{other}-patch+json"),
         };
-        self.send("PATCH", path, &[("content-type", &media)], body.to_string().into_bytes()).await
+        self.send(
+            "PATCH",
+            path,
+            &[("content-type", &media)],
+            body.to_string().into_bytes(),
+        )
+        .await
     }
 
     /// Asks again until the answer is as wanted.
@@ -145,9 +190,16 @@ impl Lab {
     /// Opens a watch with an `Accept` header.
     pub(crate) async fn watch_as(&self, path: &str, query: &str, accept: &str) -> Watch {
         let request = Request::get(format!("{path}?watch=true&{query}")).header("accept", accept);
-        let answer = self.client.send(request.body(Body::empty()).unwrap()).await.unwrap();
+        let answer = self
+            .client
+            .send(request.body(Body::empty()).unwrap())
+            .await
+            .unwrap();
         assert_eq!(answer.status(), 200);
-        Watch { body: answer.into_body(), rest: Vec::new() }
+        Watch {
+            body: answer.into_body(),
+            rest: Vec::new(),
+        }
     }
 
     pub(crate) async fn gone(&self, path: &str) {
@@ -156,10 +208,17 @@ impl Lab {
 
     /// Creates a definition of `Widget`s and waits until they are served.
     pub(crate) async fn widgets(&self) {
-        self.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgets()).await.ok();
+        self.post(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            widgets(),
+        )
+        .await
+        .ok();
         let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com";
-        self.until(path, |answer| has_condition(&answer.body, "Established", "True")).await;
-        self.until("/apis/example.com/v1/widgets", |answer| answer.code == 200).await;
+        self.until(path, |answer| has_condition(&answer.body, "Established", "True"))
+            .await;
+        self.until("/apis/example.com/v1/widgets", |answer| answer.code == 200)
+            .await;
     }
 }
 
@@ -177,7 +236,9 @@ impl Watch {
                 let line: Vec<u8> = self.rest.drain(..=at).collect();
                 return Some(serde_json::from_slice(&line).unwrap());
             }
-            let frame = timeout(PATIENCE, self.body.frame()).await.expect("something happens in time")?;
+            let frame = timeout(PATIENCE, self.body.frame())
+                .await
+                .expect("something happens in time")?;
             self.rest.extend_from_slice(&frame.unwrap().into_data().unwrap());
         }
     }
@@ -187,7 +248,13 @@ impl Watch {
         let mut told = Vec::new();
         for _ in 0..count {
             let event = self.next().await.expect("the watch goes on");
-            let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+            let text = |pointer: &str| {
+                event
+                    .pointer(pointer)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+                    .to_owned()
+            };
             told.push((text("/type"), text("/object/metadata/name")));
         }
         told
@@ -196,18 +263,30 @@ impl Watch {
 
 /// `resourceVersion` of an object or a list.
 pub(crate) fn version(object: &Value) -> u64 {
-    object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+    object["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 /// Names in a list.
 pub(crate) fn names(list: &Value) -> Vec<&str> {
-    list["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect()
+    list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["metadata"]["name"].as_str().unwrap())
+        .collect()
 }
 
 /// Whether a condition of an object has this status.
 pub(crate) fn has_condition(object: &Value, kind: &str, status: &str) -> bool {
     let conditions = object["status"]["conditions"].as_array();
-    conditions.into_iter().flatten().any(|one| one["type"] == kind && one["status"] == status)
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|one| one["type"] == kind && one["status"] == status)
 }
 
 /// A config map of the namespace `default`.

@@ -25,14 +25,26 @@ async fn pages_show_the_moment_of_the_first() {
     assert_eq!(first["metadata"]["remainingItemCount"], 3);
     lab.delete(&format!("{CONFIG_MAPS}/c"), Value::Null).await.ok();
     lab.post(CONFIG_MAPS, config_map("bb")).await.ok();
-    lab.patch("merge", &format!("{CONFIG_MAPS}/d"), json!({"data": {"k": "new"}})).await.ok();
+    lab.patch(
+        "merge",
+        &format!("{CONFIG_MAPS}/d"),
+        json!({"data": {"k": "new"}}),
+    )
+    .await
+    .ok();
     let token = first["metadata"]["continue"].as_str().unwrap();
-    let second = lab.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).await.ok();
+    let second = lab
+        .get(&format!("{CONFIG_MAPS}?limit=2&continue={token}"))
+        .await
+        .ok();
     assert_eq!(names(&second), ["c", "d"]);
     assert_eq!(second["items"][1].get("data"), None);
     assert_eq!(version(&second), version(&first));
     let token = second["metadata"]["continue"].as_str().unwrap();
-    let third = lab.get(&format!("{CONFIG_MAPS}?limit=2&continue={token}")).await.ok();
+    let third = lab
+        .get(&format!("{CONFIG_MAPS}?limit=2&continue={token}"))
+        .await
+        .ok();
     assert_eq!(names(&third), ["e"]);
     assert_eq!(third["metadata"].get("continue"), None);
     assert_eq!(third["metadata"].get("remainingItemCount"), None);
@@ -40,7 +52,10 @@ async fn pages_show_the_moment_of_the_first() {
 
 #[tokio::test]
 async fn a_page_whose_moment_is_forgotten_says_how_to_go_on() {
-    let lab = Lab::with(Options { window: 2, ..Options::new(Store::Memory) });
+    let lab = Lab::with(Options {
+        window: 2,
+        ..Options::new(Store::Memory)
+    });
     letters(&lab, 3).await;
     let first = lab.get(&format!("{CONFIG_MAPS}?limit=1")).await.ok();
     for name in ["x", "y", "z"] {
@@ -50,9 +65,15 @@ async fn a_page_whose_moment_is_forgotten_says_how_to_go_on() {
     let gone = lab.get(&format!("{CONFIG_MAPS}?limit=9&continue={token}")).await;
     let (code, reason, message) = gone.refusal();
     assert_eq!((code, reason), (410, "Expired"));
-    assert!(message.starts_with("The provided continue parameter is too old to display a consistent list result."));
+    assert!(
+        message
+            .starts_with("The provided continue parameter is too old to display a consistent list result.")
+    );
     let token = gone.body["metadata"]["continue"].as_str().unwrap();
-    let rest = lab.get(&format!("{CONFIG_MAPS}?limit=9&continue={token}")).await.ok();
+    let rest = lab
+        .get(&format!("{CONFIG_MAPS}?limit=9&continue={token}"))
+        .await
+        .ok();
     assert_eq!(names(&rest), ["b", "c", "x", "y", "z"]);
     let nonsense = lab.get(&format!("{CONFIG_MAPS}?continue=nonsense")).await;
     assert_eq!(nonsense.refusal().0, 400);
@@ -77,8 +98,17 @@ async fn selectors_select(#[case] query: &str, #[case] expected: &[&str]) {
 #[tokio::test]
 async fn a_selector_that_cannot_be_read_is_refused() {
     let lab = Lab::with(Options::new(Store::Memory));
-    for query in ["labelSelector=a%20in%20b", "labelSelector=%3D", "fieldSelector=data.x%3D1", "fieldSelector=x"] {
-        assert_eq!(lab.get(&format!("{CONFIG_MAPS}?{query}")).await.refusal().1, "BadRequest", "{query}");
+    for query in [
+        "labelSelector=a%20in%20b",
+        "labelSelector=%3D",
+        "fieldSelector=data.x%3D1",
+        "fieldSelector=x",
+    ] {
+        assert_eq!(
+            lab.get(&format!("{CONFIG_MAPS}?{query}")).await.refusal().1,
+            "BadRequest",
+            "{query}"
+        );
     }
 }
 
@@ -91,10 +121,16 @@ async fn a_custom_kind_offers_fields_of_its_own() {
     for object in [blue, widget("red")] {
         lab.post(WIDGETS, object).await.ok();
     }
-    let list = lab.get(&format!("{WIDGETS}?fieldSelector=spec.color%3Dblue")).await.ok();
+    let list = lab
+        .get(&format!("{WIDGETS}?fieldSelector=spec.color%3Dblue"))
+        .await
+        .ok();
     assert_eq!(names(&list), ["blue"]);
     let refused = lab.get(&format!("{WIDGETS}?fieldSelector=spec.size%3D1")).await;
-    assert_eq!(refused.refusal(), (400, "BadRequest", "field label not supported: spec.size"));
+    assert_eq!(
+        refused.refusal(),
+        (400, "BadRequest", "field label not supported: spec.size")
+    );
 }
 
 #[tokio::test]
@@ -103,17 +139,42 @@ async fn a_list_may_ask_for_a_moment() {
     letters(&lab, 2).await;
     let then = version(&lab.get(CONFIG_MAPS).await.ok());
     lab.post(CONFIG_MAPS, config_map("z")).await.ok();
-    let exact = lab.get(&format!("{CONFIG_MAPS}?resourceVersion={then}&resourceVersionMatch=Exact")).await.ok();
+    let exact = lab
+        .get(&format!(
+            "{CONFIG_MAPS}?resourceVersion={then}&resourceVersionMatch=Exact"
+        ))
+        .await
+        .ok();
     assert_eq!((names(&exact), version(&exact)), (vec!["a", "b"], then));
-    for query in [String::new(), "resourceVersion=0".to_owned(), format!("resourceVersion={then}")] {
-        assert_eq!(names(&lab.get(&format!("{CONFIG_MAPS}?{query}")).await.ok()), ["a", "b", "z"], "{query}");
+    for query in [
+        String::new(),
+        "resourceVersion=0".to_owned(),
+        format!("resourceVersion={then}"),
+    ] {
+        assert_eq!(
+            names(&lab.get(&format!("{CONFIG_MAPS}?{query}")).await.ok()),
+            ["a", "b", "z"],
+            "{query}"
+        );
     }
-    let future = lab.get(&format!("{CONFIG_MAPS}?resourceVersion={}", then + 1000)).await;
+    let future = lab
+        .get(&format!("{CONFIG_MAPS}?resourceVersion={}", then + 1000))
+        .await;
     assert_eq!((future.refusal().0, future.refusal().1), (504, "Timeout"));
-    assert_eq!(future.body["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
-    for query in ["resourceVersionMatch=Exact", "resourceVersion=0&resourceVersionMatch=Exact", "sendInitialEvents=true"]
-    {
-        assert_eq!(lab.get(&format!("{CONFIG_MAPS}?{query}")).await.refusal().0, 422, "{query}");
+    assert_eq!(
+        future.body["details"]["causes"][0]["reason"],
+        "ResourceVersionTooLarge"
+    );
+    for query in [
+        "resourceVersionMatch=Exact",
+        "resourceVersion=0&resourceVersionMatch=Exact",
+        "sendInitialEvents=true",
+    ] {
+        assert_eq!(
+            lab.get(&format!("{CONFIG_MAPS}?{query}")).await.refusal().0,
+            422,
+            "{query}"
+        );
     }
 }
 
@@ -122,30 +183,56 @@ async fn objects_are_shown_as_rows_or_by_their_metadata() {
     let lab = Lab::new();
     lab.widgets().await;
     lab.post(WIDGETS, widget("a")).await.ok();
-    let table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")];
+    let table = [(
+        "accept",
+        "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
+    )];
     let rows = lab.send("GET", WIDGETS, &table, Vec::new()).await.ok();
-    assert_eq!((&rows["kind"], &rows["apiVersion"]), (&json!("Table"), &json!("meta.k8s.io/v1")));
-    assert_eq!((&rows["columnDefinitions"][1]["name"], &rows["rows"][0]["cells"]), (&json!("Size"), &json!(["a", 1])));
-    let one = lab.send("GET", &format!("{WIDGETS}/a"), &table, Vec::new()).await.ok();
+    assert_eq!(
+        (&rows["kind"], &rows["apiVersion"]),
+        (&json!("Table"), &json!("meta.k8s.io/v1"))
+    );
+    assert_eq!(
+        (&rows["columnDefinitions"][1]["name"], &rows["rows"][0]["cells"]),
+        (&json!("Size"), &json!(["a", 1]))
+    );
+    let one = lab
+        .send("GET", &format!("{WIDGETS}/a"), &table, Vec::new())
+        .await
+        .ok();
     assert_eq!(one["rows"][0]["cells"], json!(["a", 1]));
     let missing = lab.send("GET", &format!("{WIDGETS}/b"), &table, Vec::new()).await;
     assert_eq!(missing.body["kind"], "Status");
 
-    let partial = [("accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")];
+    let partial = [(
+        "accept",
+        "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+    )];
     let list = lab.send("GET", WIDGETS, &partial, Vec::new()).await.ok();
     assert_eq!(list["kind"], "PartialObjectMetadataList");
-    assert_eq!((&list["items"][0]["kind"], list["items"][0].get("spec")), (&json!("PartialObjectMetadata"), None));
+    assert_eq!(
+        (&list["items"][0]["kind"], list["items"][0].get("spec")),
+        (&json!("PartialObjectMetadata"), None)
+    );
     let proto = [("accept", "application/vnd.kubernetes.protobuf")];
-    assert_eq!(lab.send("GET", WIDGETS, &proto, Vec::new()).await.refusal().0, 406);
+    assert_eq!(
+        lab.send("GET", WIDGETS, &proto, Vec::new()).await.refusal().0,
+        406
+    );
 }
 
 #[tokio::test]
 async fn a_list_of_all_namespaces_shows_those_of_all() {
     let lab = Lab::with(Options::new(Store::Memory));
     letters(&lab, 1).await;
-    lab.post("/api/v1/namespaces/kube-public/configmaps", config_map("p")).await.ok();
+    lab.post("/api/v1/namespaces/kube-public/configmaps", config_map("p"))
+        .await
+        .ok();
     assert_eq!(names(&lab.get("/api/v1/configmaps").await.ok()), ["a", "p"]);
-    assert_eq!(names(&lab.get("/api/v1/namespaces/nowhere/configmaps").await.ok()), [""; 0]);
+    assert_eq!(
+        names(&lab.get("/api/v1/namespaces/nowhere/configmaps").await.ok()),
+        [""; 0]
+    );
 }
 
 proptest! {
@@ -186,7 +273,9 @@ async fn toggle(lab: &Lab, number: u8) {
     let path = format!("{CONFIG_MAPS}/n{number}");
     let found = lab.get(&path).await;
     if found.code == 404 {
-        lab.post(CONFIG_MAPS, config_map(&format!("n{number}"))).await.ok();
+        lab.post(CONFIG_MAPS, config_map(&format!("n{number}")))
+            .await
+            .ok();
     } else if found.body.get("data").is_none() {
         lab.patch("merge", &path, json!({"data": {"k": "v"}})).await.ok();
     } else {

@@ -1,7 +1,12 @@
 //! The server against the Kubernetes contract. Everything asserted here holds of a real kube-apiserver with its
 //! controller manager, too, unless the test's name says that it is about this server.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test that cannot go on says so and ends")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test that cannot go on says so and ends"
+)]
 
 mod clusters;
 mod deletion;

@@ -7,16 +7,22 @@ use futures::StreamExt;
 use hostler_apiserver::{Options, Store};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::core::PartialObjectMeta;
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::{WatchStreamExt, reflector, watcher};
-use kube::core::PartialObjectMeta;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
 use crate::harness::Lab;
 
 fn map(name: &str) -> ConfigMap {
-    ConfigMap { metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() }, ..ConfigMap::default() }
+    ConfigMap {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        },
+        ..ConfigMap::default()
+    }
 }
 
 #[tokio::test]
@@ -26,19 +32,40 @@ async fn a_typed_client_does_what_it_does_elsewhere() {
     let created = api.create(&PostParams::default(), &map("a")).await.unwrap();
     assert_eq!(created.name_any(), "a");
     let error = api.create(&PostParams::default(), &map("a")).await.unwrap_err();
-    assert!(matches!(&error, kube::Error::Api(status) if status.is_already_exists()), "{error}");
+    assert!(
+        matches!(&error, kube::Error::Api(status) if status.is_already_exists()),
+        "{error}"
+    );
     assert_eq!(api.get_opt("none").await.unwrap(), None);
     let patch = Patch::Apply(json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "v"}}));
-    let applied = api.patch("a", &PatchParams::apply("test").force(), &patch).await.unwrap();
+    let applied = api
+        .patch("a", &PatchParams::apply("test").force(), &patch)
+        .await
+        .unwrap();
     assert_eq!(applied.data.unwrap()["k"], "v");
-    assert_eq!(api.list(&ListParams::default().limit(1)).await.unwrap().items.len(), 1);
+    assert_eq!(
+        api.list(&ListParams::default().limit(1))
+            .await
+            .unwrap()
+            .items
+            .len(),
+        1
+    );
     assert_eq!(api.get_metadata("a").await.unwrap().name_any(), "a");
-    assert!(api.delete("a", &DeleteParams::default()).await.unwrap().is_right());
+    assert!(
+        api.delete("a", &DeleteParams::default())
+            .await
+            .unwrap()
+            .is_right()
+    );
     let nodes: Api<Node> = Api::all(lab.client.clone());
     let node: Node = serde_json::from_value(json!({"metadata": {"name": "n"}})).unwrap();
     let mut node = nodes.create(&PostParams::default(), &node).await.unwrap();
     node.status = serde_json::from_value(json!({"phase": "Running"})).ok();
-    let written = nodes.replace_status("n", &PostParams::default(), &node).await.unwrap();
+    let written = nodes
+        .replace_status("n", &PostParams::default(), &node)
+        .await
+        .unwrap();
     assert_eq!(written.status.unwrap().phase.as_deref(), Some("Running"));
 }
 
@@ -47,12 +74,25 @@ async fn watchers_of_all_strategies_see_all_there_is_and_all_that_comes() {
     let lab = Lab::new();
     let api: Api<ConfigMap> = Api::default_namespaced(lab.client.clone());
     api.create(&PostParams::default(), &map("old")).await.unwrap();
-    let configs = [watcher::Config::default(), watcher::Config::default().streaming_lists()];
+    let configs = [
+        watcher::Config::default(),
+        watcher::Config::default().streaming_lists(),
+    ];
     let mut streams: Vec<_> = configs
         .into_iter()
-        .map(|config| watcher(api.clone(), config).applied_objects().map(|object| object.unwrap().name_any()).boxed())
+        .map(|config| {
+            watcher(api.clone(), config)
+                .applied_objects()
+                .map(|object| object.unwrap().name_any())
+                .boxed()
+        })
         .collect();
-    let metadata = watcher(Api::<PartialObjectMeta<ConfigMap>>::default_namespaced(lab.client.clone()), watcher::Config::default()).applied_objects().boxed();
+    let metadata = watcher(
+        Api::<PartialObjectMeta<ConfigMap>>::default_namespaced(lab.client.clone()),
+        watcher::Config::default(),
+    )
+    .applied_objects()
+    .boxed();
     let mut names: Vec<Vec<String>> = Vec::new();
     streams.push(metadata.map(|object| object.unwrap().name_any()).boxed());
     for stream in &mut streams {
@@ -79,9 +119,14 @@ async fn a_controller_works_through_hours_of_standing_time() {
             .run(
                 |_, api: Arc<Api<ConfigMap>>| async move {
                     let object = api.get("count").await?;
-                    let count: u64 = object.annotations().get("rounds").map_or(0, |text| text.parse().unwrap()) + 1;
+                    let count: u64 = object
+                        .annotations()
+                        .get("rounds")
+                        .map_or(0, |text| text.parse().unwrap())
+                        + 1;
                     let patch = json!({"metadata": {"annotations": {"rounds": count.to_string()}}});
-                    api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+                    api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch))
+                        .await?;
                     Ok(Action::requeue(Duration::from_secs(3600)))
                 },
                 |_, error: &kube::Error, _| panic!("{error}"),
@@ -89,7 +134,12 @@ async fn a_controller_works_through_hours_of_standing_time() {
             )
             .take_while(|_| async { start.elapsed() < Duration::from_secs(10 * 3600) });
         rounds.for_each(|_| async {}).await;
-        assert!(api.get("count").await.unwrap().annotations()["rounds"].parse::<u64>().unwrap() > 5);
+        assert!(
+            api.get("count").await.unwrap().annotations()["rounds"]
+                .parse::<u64>()
+                .unwrap()
+                > 5
+        );
     }
 }
 
@@ -98,11 +148,15 @@ async fn a_reflector_knows_what_a_list_would_show() {
     let lab = Lab::new();
     let api: Api<ConfigMap> = Api::default_namespaced(lab.client.clone());
     for number in 0..20 {
-        api.create(&PostParams::default(), &map(&format!("m{number}"))).await.unwrap();
+        api.create(&PostParams::default(), &map(&format!("m{number}")))
+            .await
+            .unwrap();
     }
     let (reader, writer) = reflector::store();
     // Pages are small, so that there are several.
-    let stream = watcher(api.clone(), watcher::Config::default().page_size(7)).reflect(writer).touched_objects();
+    let stream = watcher(api.clone(), watcher::Config::default().page_size(7))
+        .reflect(writer)
+        .touched_objects();
     tokio::spawn(stream.for_each(|_| async {}));
     reader.wait_until_ready().await.unwrap();
     assert_eq!(reader.len(), 20);
@@ -110,7 +164,10 @@ async fn a_reflector_knows_what_a_list_would_show() {
     let key = reflector::ObjectRef::<ConfigMap>::new("m3").within("default");
     let end = tokio::time::Instant::now() + Duration::from_secs(30);
     while reader.get(&key).is_some() {
-        assert!(tokio::time::Instant::now() < end, "the reflector never hears of the deletion");
+        assert!(
+            tokio::time::Instant::now() < end,
+            "the reflector never hears of the deletion"
+        );
         tokio::task::yield_now().await;
     }
     assert_eq!(ConfigMap::kind(&()), "ConfigMap");

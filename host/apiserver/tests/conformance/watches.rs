@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 use crate::harness::{CONFIG_MAPS, Lab, WIDGETS, config_map, version, widget};
 
 fn told(events: &[(&str, &str)]) -> Vec<(String, String)> {
-    events.iter().map(|(kind, name)| ((*kind).to_owned(), (*name).to_owned())).collect()
+    events
+        .iter()
+        .map(|(kind, name)| ((*kind).to_owned(), (*name).to_owned()))
+        .collect()
 }
 
 #[tokio::test]
@@ -19,10 +22,21 @@ async fn a_watch_without_a_version_shows_what_there_is_and_then_what_happens() {
     for query in ["", "resourceVersion=0"] {
         let mut watch = lab.watch(CONFIG_MAPS, query).await;
         lab.post(CONFIG_MAPS, config_map("new")).await.ok();
-        lab.patch("merge", &format!("{CONFIG_MAPS}/new"), json!({"data": {"k": "v"}})).await.ok();
+        lab.patch(
+            "merge",
+            &format!("{CONFIG_MAPS}/new"),
+            json!({"data": {"k": "v"}}),
+        )
+        .await
+        .ok();
         let deleted = lab.delete(&format!("{CONFIG_MAPS}/new"), Value::Null).await.ok();
         assert_eq!(deleted["status"], "Success");
-        let expected = [("ADDED", "old"), ("ADDED", "new"), ("MODIFIED", "new"), ("DELETED", "new")];
+        let expected = [
+            ("ADDED", "old"),
+            ("ADDED", "new"),
+            ("MODIFIED", "new"),
+            ("DELETED", "new"),
+        ];
         assert_eq!(watch.told(4).await, told(&expected));
     }
 }
@@ -33,7 +47,9 @@ async fn a_watch_goes_on_after_the_version_it_names() {
     let first = lab.post(CONFIG_MAPS, config_map("a")).await.ok();
     lab.post(CONFIG_MAPS, config_map("b")).await.ok();
     lab.delete(&format!("{CONFIG_MAPS}/a"), Value::Null).await.ok();
-    let mut watch = lab.watch(CONFIG_MAPS, &format!("resourceVersion={}", version(&first))).await;
+    let mut watch = lab
+        .watch(CONFIG_MAPS, &format!("resourceVersion={}", version(&first)))
+        .await;
     assert_eq!(watch.told(2).await, told(&[("ADDED", "b"), ("DELETED", "a")]));
 }
 
@@ -41,7 +57,9 @@ async fn a_watch_goes_on_after_the_version_it_names() {
 async fn a_deletion_is_told_at_a_version_of_its_own() {
     let lab = Lab::with(Options::new(Store::Memory));
     let created = lab.post(CONFIG_MAPS, config_map("a")).await.ok();
-    let mut watch = lab.watch(CONFIG_MAPS, &format!("resourceVersion={}", version(&created))).await;
+    let mut watch = lab
+        .watch(CONFIG_MAPS, &format!("resourceVersion={}", version(&created)))
+        .await;
     lab.delete(&format!("{CONFIG_MAPS}/a"), Value::Null).await.ok();
     let event = watch.next().await.unwrap();
     assert!(version(&event["object"]) > version(&created));
@@ -65,7 +83,10 @@ async fn a_watch_looks_through_its_selector() {
     for _ in 0..4 {
         events.push(watch.next().await.unwrap());
     }
-    let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> = events
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .collect();
     assert_eq!(kinds, expected.map(|(kind, _)| kind));
     // What leaves is shown as it was, at the version of its leaving.
     assert_eq!(events[1]["object"]["data"]["k"], "yes");
@@ -82,7 +103,9 @@ async fn a_watch_sees_its_namespace_only() {
     let lab = Lab::with(Options::new(Store::Memory));
     let mut all = lab.watch("/api/v1/configmaps", "").await;
     let mut here = lab.watch(CONFIG_MAPS, "").await;
-    lab.post("/api/v1/namespaces/kube-public/configmaps", config_map("there")).await.ok();
+    lab.post("/api/v1/namespaces/kube-public/configmaps", config_map("there"))
+        .await
+        .ok();
     lab.post(CONFIG_MAPS, config_map("here")).await.ok();
     assert_eq!(all.told(2).await, told(&[("ADDED", "there"), ("ADDED", "here")]));
     assert_eq!(here.told(1).await, told(&[("ADDED", "here")]));
@@ -98,7 +121,10 @@ async fn a_streaming_list_ends_with_a_bookmark() {
     let end = watch.next().await.unwrap();
     assert_eq!(end["type"], "BOOKMARK");
     assert_eq!(end["object"]["kind"], "ConfigMap");
-    assert_eq!(end["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+    assert_eq!(
+        end["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"],
+        "true"
+    );
     assert_eq!(version(&end["object"]), version(&lab.get(CONFIG_MAPS).await.ok()));
     lab.post(CONFIG_MAPS, config_map("b")).await.ok();
     assert_eq!(watch.told(1).await, told(&[("ADDED", "b")]));
@@ -111,8 +137,16 @@ async fn a_streaming_list_ends_with_a_bookmark() {
 #[tokio::test(start_paused = true)]
 async fn a_watch_tells_how_far_it_is_and_ends_in_time() {
     let lab = Lab::with(Options::new(Store::Memory));
-    let mut watch = lab.watch(CONFIG_MAPS, "allowWatchBookmarks=true&timeoutSeconds=90").await;
-    let there = lab.post("/api/v1/namespaces/kube-public/secrets", json!({"metadata": {"name": "s"}})).await.ok();
+    let mut watch = lab
+        .watch(CONFIG_MAPS, "allowWatchBookmarks=true&timeoutSeconds=90")
+        .await;
+    let there = lab
+        .post(
+            "/api/v1/namespaces/kube-public/secrets",
+            json!({"metadata": {"name": "s"}}),
+        )
+        .await
+        .ok();
     for _ in 0..2 {
         let mark = watch.next().await.unwrap();
         assert_eq!(mark["type"], "BOOKMARK");
@@ -126,18 +160,36 @@ async fn a_watch_tells_how_far_it_is_and_ends_in_time() {
 
 #[tokio::test]
 async fn a_watch_from_a_forgotten_version_is_told_so() {
-    let lab = Lab::with(Options { window: 2, ..Options::new(Store::Memory) });
+    let lab = Lab::with(Options {
+        window: 2,
+        ..Options::new(Store::Memory)
+    });
     let first = lab.post(CONFIG_MAPS, config_map("a")).await.ok();
-    let mut slow = lab.watch(CONFIG_MAPS, &format!("resourceVersion={}", version(&first))).await;
+    let mut slow = lab
+        .watch(CONFIG_MAPS, &format!("resourceVersion={}", version(&first)))
+        .await;
     for name in ["b", "c", "d"] {
         lab.post(CONFIG_MAPS, config_map(name)).await.ok();
     }
-    let mut late = lab.watch(CONFIG_MAPS, &format!("resourceVersion={}", version(&first))).await;
+    let mut late = lab
+        .watch(CONFIG_MAPS, &format!("resourceVersion={}", version(&first)))
+        .await;
     for watch in [&mut slow, &mut late] {
         let event = watch.next().await.unwrap();
-        assert_eq!((&event["type"], &event["object"]["kind"]), (&json!("ERROR"), &json!("Status")));
-        assert_eq!((&event["object"]["code"], &event["object"]["reason"]), (&json!(410), &json!("Expired")));
-        assert!(event["object"]["message"].as_str().unwrap().starts_with("too old resource version: "));
+        assert_eq!(
+            (&event["type"], &event["object"]["kind"]),
+            (&json!("ERROR"), &json!("Status"))
+        );
+        assert_eq!(
+            (&event["object"]["code"], &event["object"]["reason"]),
+            (&json!(410), &json!("Expired"))
+        );
+        assert!(
+            event["object"]["message"]
+                .as_str()
+                .unwrap()
+                .starts_with("too old resource version: ")
+        );
         assert_eq!(watch.next().await, None);
     }
 }
@@ -231,7 +283,9 @@ async fn turn(lab: &Lab, number: u8) -> usize {
     let path = format!("{CONFIG_MAPS}/n{number}");
     let found = lab.get(&path).await;
     if found.code == 404 {
-        lab.post(CONFIG_MAPS, config_map(&format!("n{number}"))).await.ok();
+        lab.post(CONFIG_MAPS, config_map(&format!("n{number}")))
+            .await
+            .ok();
     } else if found.body.get("data").is_none() {
         lab.patch("merge", &path, json!({"data": {"k": "v"}})).await.ok();
     } else {

@@ -89,8 +89,13 @@ impl Turn<'_> {
                     return self.unbind(&reason).await;
                 }
                 // It was taken, and somebody took the record of that off: a machine in use is not given up for another one.
-                let text = format!("the loan record was taken off the machine, which is in use ({})", reason.message);
-                let remedy = format!("restore its annotation {LOAN}, or delete the claim and clean the machine by hand");
+                let text = format!(
+                    "the loan record was taken off the machine, which is in use ({})",
+                    reason.message
+                );
+                let remedy = format!(
+                    "restore its annotation {LOAN}, or delete the claim and clean the machine by hand"
+                );
                 self.stuck("Provisioned", &Reason::new("LoanLost", text).remedy(remedy));
                 return Ok(steadily(self.ctx.settings.steady));
             }

@@ -68,7 +68,9 @@ impl Turn<'_> {
         };
         let mut frozen = inputs.freeze(self.ctx.clock.now());
         let ordered = order::order(&self.claim, &frozen);
-        let shown = self.show_before(&driver.grant(), &uses, ordered.machine.as_ref()).await?;
+        let shown = self
+            .show_before(&driver.grant(), &uses, ordered.machine.as_ref())
+            .await?;
         let preparation = match driver.prepare(&ordered, &shown).await {
             Ok(preparation) => preparation,
             Err(Failure::Exhausted(reason)) => return self.unbind(&reason).await,

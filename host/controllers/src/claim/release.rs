@@ -19,7 +19,11 @@ impl Turn<'_> {
     pub(super) async fn begin(&mut self) -> Result<Action> {
         self.status.release_started = Some(Time(self.ctx.clock.now()));
         // From here on this condition says how far the node has left: what was said before, of an API that was away, is not that.
-        self.set(&Fact::not_yet("Joined", "Leaving", "the node is taken out of use"));
+        self.set(&Fact::not_yet(
+            "Joined",
+            "Leaving",
+            "the node is taken out of use",
+        ));
         self.destroying(&Reason::new("Draining", "the release has begun"));
         Ok(Action::requeue(Duration::ZERO))
     }

@@ -58,8 +58,14 @@ impl Turn<'_> {
             (Some(name), None) => self.kinds.get(self.client(), &name).await?,
         };
         let words = known.map(|machine| hidden::words(&machine)).unwrap_or_default();
-        let conditions = self.status.conditions.iter_mut().filter_map(|one| one.message.as_mut());
-        let texts = conditions.chain(&mut self.status.message).chain(&mut self.status.step);
+        let conditions = self
+            .status
+            .conditions
+            .iter_mut()
+            .filter_map(|one| one.message.as_mut());
+        let texts = conditions
+            .chain(&mut self.status.message)
+            .chain(&mut self.status.step);
         for text in texts.chain(self.warnings.iter_mut().map(|(_, text)| text)) {
             *text = hidden::without(text, &words);
         }

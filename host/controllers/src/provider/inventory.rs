@@ -33,11 +33,17 @@ pub(super) async fn run(
     description: Arc<Description>,
     stop: CancellationToken,
 ) {
-    let uses: Vec<KindUse> =
-        description.uses.iter().filter(|used| used.role != Role::Product).cloned().collect();
+    let uses: Vec<KindUse> = description
+        .uses
+        .iter()
+        .filter(|used| used.role != Role::Product)
+        .cloned()
+        .collect();
     let mut streams = Vec::new();
     for (index, used) in uses.iter().enumerate() {
-        let Some(resource) = served(&ctx, used, &stop).await else { return };
+        let Some(resource) = served(&ctx, used, &stop).await else {
+            return;
+        };
         streams.push(events(&ctx, used, index, &resource));
     }
     let mut events = stream::select_all(streams);
@@ -71,7 +77,9 @@ pub(super) async fn run(
             watcher::Event::Init => fresh[index] = Some(BTreeMap::new()),
             watcher::Event::InitApply(object) => {
                 let name = reference(&uses[index], &object);
-                fresh[index].get_or_insert_default().insert(name, Arc::new(object));
+                fresh[index]
+                    .get_or_insert_default()
+                    .insert(name, Arc::new(object));
             }
             watcher::Event::InitDone => {
                 seen[index] = fresh[index].take().unwrap_or_default();
@@ -84,7 +92,10 @@ pub(super) async fn run(
 
 /// The resource of a kind, once the API serves it.
 async fn served(ctx: &Ctx, used: &KindUse, stop: &CancellationToken) -> Option<ApiResource> {
-    let (group, version) = used.api_version.split_once('/').unwrap_or(("", &used.api_version));
+    let (group, version) = used
+        .api_version
+        .split_once('/')
+        .unwrap_or(("", &used.api_version));
     let kind = GroupVersionKind::gvk(group, version, &used.kind);
     loop {
         match kube::discovery::pinned_kind(&ctx.client, &kind).await {
@@ -133,7 +144,11 @@ async fn judge(
 ) -> Holdings {
     let mut machines = BTreeMap::new();
     let mut kept = Answers::new();
-    for (_, objects) in uses.iter().zip(seen).filter(|(used, _)| used.role == Role::Machine) {
+    for (_, objects) in uses
+        .iter()
+        .zip(seen)
+        .filter(|(used, _)| used.role == Role::Machine)
+    {
         for (name, object) in objects {
             let related: Vec<&Arc<DynamicObject>> = uses
                 .iter()
@@ -151,7 +166,11 @@ async fn judge(
             let versions: Vec<String> = related.iter().filter_map(|one| one.resource_version()).collect();
             let key = (
                 object.uid().unwrap_or_default(),
-                format!("{}/{}", object.resource_version().unwrap_or_default(), versions.join("/")),
+                format!(
+                    "{}/{}",
+                    object.resource_version().unwrap_or_default(),
+                    versions.join("/")
+                ),
             );
             let entry = match answers.remove(&key) {
                 Some(entry) => entry,
@@ -165,7 +184,11 @@ async fn judge(
         }
     }
     *answers = kept;
-    Holdings { description: Some(description.clone()), machines, listed: false }
+    Holdings {
+        description: Some(description.clone()),
+        machines,
+        listed: false,
+    }
 }
 
 async fn ask(
@@ -176,13 +199,23 @@ async fn ask(
 ) -> Entry {
     let whole = serde_json::to_value(object.as_ref()).unwrap_or_default();
     let shown = view::object(&loan::hide(&whole));
-    let related: Vec<Object> =
-        related.iter().map(|one| view::object(&serde_json::to_value(one.as_ref()).unwrap_or_default())).collect();
-    let machine: Result<Option<Machine>, Reason> =
-        driver.machine_of(provider, &shown, &related).await.map_err(|failure| failure.reason().clone());
-    let held_by =
-        loan::holder(&whole).map(|holder| Hold { installation: holder.installation, claim: holder.claim.uid });
-    Entry { object: object.clone(), machine, held_by }
+    let related: Vec<Object> = related
+        .iter()
+        .map(|one| view::object(&serde_json::to_value(one.as_ref()).unwrap_or_default()))
+        .collect();
+    let machine: Result<Option<Machine>, Reason> = driver
+        .machine_of(provider, &shown, &related)
+        .await
+        .map_err(|failure| failure.reason().clone());
+    let held_by = loan::holder(&whole).map(|holder| Hold {
+        installation: holder.installation,
+        claim: holder.claim.uid,
+    });
+    Entry {
+        object: object.clone(),
+        machine,
+        held_by,
+    }
 }
 
 fn reference(used: &KindUse, object: &DynamicObject) -> ObjectRef {

@@ -227,7 +227,11 @@ impl Intent {
         }
         if self.plan == "gossip" {
             let told = |key: &str| seen.first().and_then(|host| host.text(key)).unwrap_or_default();
-            let text = format!("{} opens {}", told("/spec/bmc/credentialsName"), told("/spec/bmc/address"));
+            let text = format!(
+                "{} opens {}",
+                told("/spec/bmc/credentialsName"),
+                told("/spec/bmc/address")
+            );
             plan.outcome = Outcome::working("Gossip", text);
         }
     }

@@ -21,10 +21,14 @@ pub(super) fn check(node: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
         }
         // The real server checks a default by itself, so its words name no place.
         let place = format!("{at} in body");
-        found.extend(value::check_at(&schema, default, None, &at).into_iter().map(|mut cause| {
-            cause.message = cause.message.replace(&place, " in body");
-            cause
-        }));
+        found.extend(
+            value::check_at(&schema, default, None, &at)
+                .into_iter()
+                .map(|mut cause| {
+                    cause.message = cause.message.replace(&place, " in body");
+                    cause
+                }),
+        );
         found.extend(lists::check(&schema, default));
     }
     if node["items"].is_object() {

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use hostler_api as api;
 use k8s_openapi::api::core::v1::{Node, Secret};
-use kube::api::{DeleteParams, DynamicObject, ListParams};
+use kube::api::{DynamicObject, ListParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::Value;

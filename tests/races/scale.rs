@@ -97,7 +97,7 @@ async fn of_two_ready_claims_the_marked_one_goes_first() {
     assert!(
         conditions
             .iter()
-            .any(|one| one["type"] == Value::from(names::PREFERRED_DELETION))
+            .any(|one| one["type"] == names::PREFERRED_DELETION)
     );
 
     place.wants(1).await;

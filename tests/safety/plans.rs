@@ -468,7 +468,7 @@ async fn a_driver_that_lies_within_its_grant_harms_its_own_claims_only() {
     for play in &plays {
         match play.plan {
             "always-free" => {
-                stage::until_somewhere(&world, &play.namespace(), &play.claim(), "HeldByOther").await
+                stage::until_somewhere(&world, &play.namespace(), &play.claim(), "HeldByOther").await;
             }
             "lost-at-once" => stage::until_somewhere(&world, &play.namespace(), &play.claim(), "Bored").await,
             "shout" => {

@@ -143,7 +143,7 @@ impl Kubectl {
             move || {
                 out.lines()
                     .map_while(Result::ok)
-                    .for_each(|line| lines.lock().unwrap().push(line))
+                    .for_each(|line| lines.lock().unwrap().push(line));
             }
         });
         Watching { child, lines }

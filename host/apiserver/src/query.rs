@@ -136,7 +136,7 @@ impl Query {
             "limit" => {
                 self.limit = number::<i64>(&value)?
                     .and_then(|n| usize::try_from(n).ok())
-                    .unwrap_or(0)
+                    .unwrap_or(0);
             }
             "continue" => self.continues = value,
             "resourceVersion" if !value.is_empty() => {

@@ -288,7 +288,7 @@ async fn report(
         Ok(_) => {
             ctx.events
                 .normal(claim, ACCEPTED, "Judging", "the claim may have a machine")
-                .await
+                .await;
         }
         Err(reason) => ctx.events.warning(claim, &reason.code, "Judging", &text).await,
     }

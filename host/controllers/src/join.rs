@@ -224,7 +224,7 @@ async fn tell(ctx: &Ctx, all: &Api<api::Enrollment>, record: &api::Enrollment, r
         Some(claim) => {
             ctx.events
                 .warning(claim.as_ref(), &reason.code, "Joining", &text)
-                .await
+                .await;
         }
         None => ctx.events.warning(record, &reason.code, "Joining", &text).await,
     }

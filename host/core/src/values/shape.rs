@@ -45,7 +45,7 @@ pub(super) fn check(shape: &Shape, path: &str, value: &Value, problems: &mut Vec
         problems.push(Problem::new(
             place(),
             format!("must be {want}, not {}", kind(value)),
-        ))
+        ));
     };
     match shape {
         Shape::Opaque => {}

@@ -11,7 +11,10 @@
 //! ours alone is in `hostler.dev/v1alpha1`.
 
 #![forbid(unsafe_code)]
-#![allow(clippy::duplicated_attributes, reason = "each printer column is written with the same words")]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "each printer column is written with the same words"
+)]
 #![allow(
     unreachable_pub,
     reason = "the schema derive repeats each type inside a function, where `pub` reaches nowhere"

@@ -5,8 +5,10 @@ HOSTLER := target/debug/hostler
 COMPONENTS := target/components
 GUESTS := $(wildcard plugins/driver-* plugins/resolver-* policies/resolver-* policies/policy-*)
 FIXTURES := $(wildcard tests/guests/*)
+# Where `make kubernetes` puts what it builds, kubectl among it.
+KUBERNETES := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostler/kubernetes/v1.36.3/bin
 
-.PHONY: kubernetes all lab lab-once test plugins fixtures binary bench fmt clippy tools clean
+.PHONY: kubernetes kubectl all lab lab-once test plugins fixtures binary bench fmt clippy tools clean
 
 all: plugins
 
@@ -19,8 +21,8 @@ lab-once: plugins
 	$(HOSTLER) lab --apply examples/01-lab --once
 
 ## test: every test
-test: plugins fixtures
-	$(CARGO) test --workspace --all-targets
+test: plugins fixtures kubectl
+	PATH="$$PATH:$(KUBERNETES)" $(CARGO) test --workspace --all-targets
 	$(CARGO) test --workspace --doc
 
 ## plugins: build our components into target/components
@@ -33,6 +35,10 @@ fixtures: binary
 
 binary: tools
 	$(CARGO) build -p hostler-cli
+
+# The tests drive a real kubectl: the one on the PATH, else one that is built here (Go is needed for that).
+kubectl:
+	@command -v kubectl >/dev/null || test -x $(KUBERNETES)/kubectl || $(MAKE) kubernetes
 
 ## kubernetes: build the real control plane, which the tests compare ours with, into a cache of this user
 kubernetes:

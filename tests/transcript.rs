@@ -1,4 +1,4 @@
-//! Walks the transcript of `seeds/003`: the same commands, in the same order, print the same columns and states.
+//! Walks the transcript of the reference laboratory: the same commands, in the same order, print the same columns and states.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The manifests of `seeds/000`: a profile on a pool, edited while its nodes run; pools that grow and shrink; allowlists.
+//! The manifests of `examples/02-node-profile`: a profile on a pool, edited while its nodes run; pools that grow and shrink; allowlists.
 
 use serde_json::Value;
 

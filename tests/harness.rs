@@ -343,6 +343,6 @@ where
             tokio::time::Instant::now() < end,
             "{what}: not within {PATIENCE:?}: {no}"
         );
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(40)).await;
     }
 }

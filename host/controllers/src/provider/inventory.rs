@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use hostler_core::loan;
+use hostler_core::retry::{self, Class};
 use hostler_core::seams::{Description, Driver, KindUse, Machine, Object, ObjectRef, Reason, Role};
 use hostler_core::view;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
@@ -21,6 +22,9 @@ use crate::machines::{Entry, Hold, Holdings};
 const SETTLE: Duration = Duration::from_millis(10);
 /// Wait before kinds that are not served yet are looked for again.
 const UNSERVED: Duration = Duration::from_secs(2);
+
+/// Longest wait before a driver that gave no answer is asked again.
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// Entries by uid and resourceVersions of what they were made from.
 type Answers = HashMap<(String, String), Entry>;
@@ -52,13 +56,24 @@ pub(super) async fn run(
     let mut listed = vec![false; uses.len()];
     let mut answers = Answers::new();
     let mut dirty = false;
+    let mut failures: u32 = 0;
     loop {
+        // A call that failed is made again even if nothing changes: a machine must not stay unknown because the host was busy once.
+        let again = retry::delay(Class::Broken, failures, 0.5)
+            .unwrap_or(UNSERVED)
+            .min(LONGEST_RETRY);
         let event = tokio::select! {
             () = stop.cancelled() => return,
             event = events.next() => event,
+            () = tokio::time::sleep(again), if failures > 0 && !dirty => {
+                dirty = true;
+                continue;
+            }
             () = tokio::time::sleep(SETTLE), if dirty => {
                 dirty = false;
                 let holdings = judge(&provider, driver.as_ref(), &description, &uses, &seen, &mut answers).await;
+                let failed = holdings.machines.values().any(|entry| entry.machine.is_err());
+                failures = if failed { failures.saturating_add(1) } else { 0 };
                 if !stop.is_cancelled() {
                     let listed = listed.iter().all(|one| *one);
                     ctx.machines.set(&provider.uid, Holdings { listed, ..holdings });

@@ -202,7 +202,7 @@ async fn of_two_claims_for_one_host_one_gets_it_and_the_other_waits_until_it_is_
         if phase(now) == "Available" {
             Ok(())
         } else {
-            Err(told(now))
+            Err(claims.iter().map(told).collect::<Vec<_>>().join("\n"))
         }
     })
     .await;

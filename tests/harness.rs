@@ -334,6 +334,7 @@ where
     F: Future<Output = Result<T, String>>,
 {
     let end = tokio::time::Instant::now() + PATIENCE;
+    let mut pause = Duration::from_millis(10);
     loop {
         let no = match ask().await {
             Ok(yes) => return yes,
@@ -343,6 +344,8 @@ where
             tokio::time::Instant::now() < end,
             "{what}: not within {PATIENCE:?}: {no}"
         );
-        tokio::time::sleep(Duration::from_millis(40)).await;
+        // Asking is work for the server, too: of many who wait at a time each asks less and less often.
+        tokio::time::sleep(pause).await;
+        pause = (pause * 5 / 4).min(Duration::from_millis(150));
     }
 }

@@ -282,6 +282,10 @@ async fn life(out: Arc<Fault>, back: Arc<Fault>) {
     );
     history.is_clean(&world).await;
     history.names_are_exclusive();
+    for host in hosts.values() {
+        let borrowers = history.borrowers(host["metadata"]["uid"].as_str().unwrap());
+        assert_eq!(borrowers.len(), 1, "each machine was lent once, to one claim");
+    }
     host.stop().await;
 }
 

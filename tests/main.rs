@@ -13,6 +13,7 @@ mod guests;
 mod harness;
 mod kill;
 mod kubernetes;
+mod metal3;
 mod races;
 mod safety;
 mod scenarios;

@@ -141,7 +141,7 @@ pub(crate) async fn nothing_left(world: &World) {
         let namespaces: Vec<_> =
             namespaces.iter().map(ResourceExt::name_any).filter(|name| name.starts_with("loft-")).collect();
         let left = (claims.len(), tenants.len(), enrollments.items.len(), secrets.len(), namespaces.len());
-        let clusters = world.server.clusters().len();
+        let clusters = world.stack.clusters().len();
         if left == (0, 0, 0, 0, 0) && clusters == 1 {
             Ok(())
         } else {

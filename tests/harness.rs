@@ -1,4 +1,4 @@
-//! A whole host in one process: the API server in memory, the simulated data centre without waits, real components, real loops.
+//! A whole host in one process: API servers, the simulated data centre without waits, real components, real loops.
 //!
 //! `World` outlives hosts: a test may stop one after any of its writes and start another.
 
@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostler_apiserver::{Identity, Server};
 use hostler_cli::args::RequiredPlugins;
-use hostler_cli::control_plane::{Clients, Embedded};
+use hostler_cli::control_plane::Clients;
 use hostler_cli::wire;
 use hostler_controllers::Settings;
 use hostler_lab::{Lab, Network};
@@ -18,7 +17,6 @@ use kube::discovery::{Scope, pinned_kind};
 use kube::{Api, Client, ResourceExt};
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -26,14 +24,13 @@ pub(crate) mod fault;
 mod history;
 mod late;
 mod planes;
+mod real;
+pub(crate) mod stack;
 mod warm;
 
 pub(crate) use fault::Fault;
 pub(crate) use history::History;
-
-/// Longest wait for anything; far above what a loaded machine needs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-const PLATFORM: &str = "platform";
+pub(crate) use stack::{PLATFORM, Stack, Through, patience};
 
 /// The repository.
 pub(crate) fn root() -> PathBuf {
@@ -78,10 +75,9 @@ pub(crate) fn fixtures() -> PathBuf {
 
 /// Everything but the host.
 pub(crate) struct World {
-    pub(crate) server: Arc<Server>,
+    pub(crate) stack: Stack,
     pub(crate) client: Client,
     network: Network,
-    pub(crate) base: String,
     pub(crate) folder: TempDir,
     stop: CancellationToken,
     _lab: Lab,
@@ -101,28 +97,18 @@ impl World {
 
     pub(crate) async fn with(lab: hostler_lab::Options) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut options = hostler_apiserver::Options::new(hostler_apiserver::Store::Memory);
-        options.cluster = PLATFORM.to_owned();
-        let server = Arc::new(Server::open(options).unwrap());
         let stop = CancellationToken::new();
-        server.start(stop.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base = format!("https://{}", listener.local_addr().unwrap());
-        tokio::spawn({
-            let (server, stop) = (server.clone(), stop.clone());
-            async move { server.serve(listener, stop).await }
-        });
-        let client = server.client(PLATFORM, Identity::administrator());
+        let stack = Stack::start(&stop).await;
+        let client = stack.administrator(PLATFORM);
         let mut definitions = hostler_api::all_crds();
         definitions.extend(hostler_lab::crds::all());
         wire::install(&client, definitions).await.unwrap();
         let network = Network::new();
         let lab = Lab::start(client.clone(), network.clone(), lab, stop.clone());
         let world = Self {
-            server,
+            stack,
             client,
             network,
-            base,
             folder,
             stop,
             _lab: lab,
@@ -167,9 +153,9 @@ impl World {
             policies: vec!["policy-allowlist".to_owned()],
         };
         let clients: Clients = Arc::new({
-            let (server, fault) = (self.server.clone(), fault.clone());
+            let (stack, fault) = (self.stack.clone(), fault.clone());
             move |cluster| {
-                let service = server.service(cluster, Identity::host("system:hostler"));
+                let service = Through::new(stack.as_host(cluster)?);
                 Ok(if cluster == PLATFORM {
                     fault.client(service)
                 } else {
@@ -207,10 +193,10 @@ impl World {
             .await
             .unwrap();
         let client = clients(PLATFORM).unwrap();
-        let (base, tenants) = (self.base.clone(), self.folder.path().join("tenants"));
+        let tenants = self.folder.path().join("tenants");
         let control_planes = Arc::new(planes::Planes {
-            inner: Embedded::new(self.server.clone(), clients, self.network.clone(), base, tenants),
-            server: self.server.clone(),
+            inner: self.stack.control_planes(clients, self.network.clone(), tenants),
+            stack: self.stack.clone(),
             fault: fault.clone(),
         });
         let settings = Settings {
@@ -301,12 +287,12 @@ impl World {
 
     /// Administrator's client of the tenant whose control plane has this name.
     pub(crate) fn tenant(&self, name: &str) -> Option<Client> {
-        let cluster = self.server.clusters().into_iter().find(|cluster| {
+        let cluster = self.stack.clusters().into_iter().find(|cluster| {
             cluster
                 .rsplit_once('-')
                 .is_some_and(|(virtual_cluster, _)| virtual_cluster == name)
         })?;
-        Some(self.server.client(&cluster, Identity::administrator()))
+        Some(self.stack.administrator(&cluster))
     }
 }
 
@@ -320,7 +306,7 @@ impl Host {
     /// Stops it and waits until it is gone.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        tokio::time::timeout(PATIENCE, self.task)
+        tokio::time::timeout(patience(), self.task)
             .await
             .expect("a host ends when told")
             .unwrap()
@@ -333,7 +319,7 @@ pub(crate) async fn eventually<T, F>(what: &str, mut ask: impl FnMut() -> F) -> 
 where
     F: Future<Output = Result<T, String>>,
 {
-    let end = tokio::time::Instant::now() + PATIENCE;
+    let end = tokio::time::Instant::now() + patience();
     let mut pause = Duration::from_millis(10);
     loop {
         let no = match ask().await {
@@ -342,7 +328,8 @@ where
         };
         assert!(
             tokio::time::Instant::now() < end,
-            "{what}: not within {PATIENCE:?}: {no}"
+            "{what}: not within {:?}: {no}",
+            patience()
         );
         // Asking is work for the server, too: of many who wait at a time each asks less and less often.
         tokio::time::sleep(pause).await;

@@ -3,7 +3,9 @@
 //! `make kubernetes` builds the binaries into a cache of the user; `KUBEBUILDER_ASSETS` names others.
 
 mod certificates;
+mod kept;
 mod process;
+mod restore;
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,6 +22,9 @@ use self::process::{Process, free_port};
 const RELEASE: &str = "v1.36.3";
 /// How long a server may take to answer. Far more than it needs on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Name and group of whoever may do everything.
+pub(crate) const ADMINISTRATOR: (&str, Option<&str>) = ("kubernetes-admin", Some("system:masters"));
 
 /// Everything is written down: whole requests are too much, their metadata is what a test looks for.
 const AUDIT_POLICY: &str =
@@ -80,6 +85,10 @@ pub(crate) struct Cluster {
     binaries: Binaries,
     authority: Authority,
     port: u16,
+    /// Where etcd listens.
+    store: u16,
+    /// Everything in etcd when the cluster was ready for its first user.
+    first: restore::Everything,
 }
 
 impl Cluster {
@@ -93,6 +102,8 @@ impl Cluster {
             binaries: binaries.clone(),
             authority,
             port: 0,
+            store: 0,
+            first: restore::Everything::default(),
         };
         // A port that was free may be taken before the server listens; then another is tried.
         let mut last = None;
@@ -109,6 +120,7 @@ impl Cluster {
     async fn try_start(&mut self) -> Result<()> {
         let (store, peers) = (free_port()?, free_port()?);
         self.port = free_port()?;
+        self.store = store;
         let at = |name: &str| self.folder.path().join(name).display().to_string();
         let local = |port: u16| format!("http://127.0.0.1:{port}");
         let etcd = [
@@ -163,7 +175,7 @@ impl Cluster {
         self.processes.extend(processes);
         std::fs::write(
             self.kubeconfig(),
-            self.kubeconfig_of("kubernetes-admin", Some("system:masters"))?,
+            self.kubeconfig_of(ADMINISTRATOR.0, ADMINISTRATOR.1)?,
         )?;
         let client = self.client().await?;
         self.wait_ready(&client).await
@@ -205,6 +217,9 @@ impl Cluster {
             format!("--cluster-signing-key-file={}", at("ca.key")),
             format!("--root-ca-file={}", at("ca.crt")),
             format!("--service-account-private-key-file={}", at("accounts.key")),
+            // Nobody else is on this server to be spared: what is deleted shall be gone soon.
+            "--kube-api-qps=300".to_owned(),
+            "--kube-api-burst=600".to_owned(),
             // Requests for certificates are approved by whom the test says, not by the controller for kubelets.
             "--controllers=*,bootstrap-signer-controller,token-cleaner-controller,-certificatesigningrequest-approving-controller"
                 .to_owned(),
@@ -250,8 +265,26 @@ impl Cluster {
 
     /// A kubeconfig for anyone, by a certificate of the cluster.
     pub(crate) fn kubeconfig_of(&self, user: &str, group: Option<&str>) -> Result<String> {
-        self.authority
-            .kubeconfig(&format!("https://127.0.0.1:{}", self.port), user, group)
+        self.authority.kubeconfig(&self.url(), user, group)
+    }
+
+    /// The same for a client of this process.
+    pub(crate) fn client_for(&self, user: &str, group: Option<&str>) -> Result<Client> {
+        Ok(Client::try_from(self.authority.config(
+            &self.url(),
+            user,
+            group,
+        )?)?)
+    }
+
+    /// Where the API server listens.
+    pub(crate) fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
+    /// The authority of its certificate and of all certificates that it signs, as PEM.
+    pub(crate) fn ca_pem(&self) -> &str {
+        self.authority.pem()
     }
 
     /// One line of JSON for each request that the server answered.

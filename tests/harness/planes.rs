@@ -3,41 +3,23 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use hostler_apiserver::Server;
-use hostler_cli::control_plane::Embedded;
 use hostler_controllers::control_plane::{ControlPlane, State, TenantPlace};
 use hostler_core::seams::Reason;
 use tower::BoxError;
 
-use super::Fault;
+use super::{Fault, Stack};
 
 pub(super) struct Planes {
-    pub(super) inner: Embedded,
-    pub(super) server: Arc<Server>,
+    pub(super) inner: Arc<dyn ControlPlane>,
+    pub(super) stack: Stack,
     pub(super) fault: Arc<Fault>,
-}
-
-impl Planes {
-    /// Whether the tenant's cluster is there; its name ends with the begin of the tenant's uid.
-    fn stands(&self, place: &TenantPlace) -> bool {
-        let short: String = place
-            .uid
-            .chars()
-            .filter(char::is_ascii_alphanumeric)
-            .take(8)
-            .collect();
-        self.server
-            .clusters()
-            .iter()
-            .any(|cluster| cluster.ends_with(&short))
-    }
 }
 
 #[async_trait]
 impl ControlPlane for Planes {
     async fn ensure(&self, place: &TenantPlace) -> Result<State, Reason> {
         self.fault.alive().map_err(ended)?;
-        if self.stands(place) {
+        if self.stack.stands(place) {
             return self.inner.ensure(place).await;
         }
         let made = async { Ok::<_, BoxError>(self.inner.ensure(place).await) };

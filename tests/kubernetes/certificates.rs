@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::Result;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use kube::Config;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
@@ -15,6 +16,7 @@ use serde_json::json;
 #[derive(Debug)]
 pub(crate) struct Authority {
     certificate: String,
+    der: Vec<u8>,
     issuer: Issuer<'static, KeyPair>,
 }
 
@@ -31,11 +33,13 @@ impl Authority {
             KeyUsagePurpose::DigitalSignature,
         ];
         let key = KeyPair::generate()?;
-        let certificate = params.self_signed(&key)?.pem();
+        let signed = params.self_signed(&key)?;
+        let (certificate, der) = (signed.pem(), signed.der().to_vec());
         write("ca.crt", &certificate)?;
         write("ca.key", &key.serialize_pem())?;
         let authority = Self {
             certificate,
+            der,
             issuer: Issuer::new(params, key),
         };
 
@@ -51,13 +55,35 @@ impl Authority {
         Ok(authority)
     }
 
-    /// A kubeconfig for a user with a certificate of its own.
-    pub(crate) fn kubeconfig(&self, server: &str, user: &str, group: Option<&str>) -> Result<String> {
+    /// Its certificate, as PEM.
+    pub(crate) fn pem(&self) -> &str {
+        &self.certificate
+    }
+
+    /// A certificate of a user's own, and its key, both as PEM.
+    fn issue(&self, user: &str, group: Option<&str>) -> Result<(String, String)> {
         let mut params = CertificateParams::default();
         params.distinguished_name = named(user, group);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?.pem();
+        Ok((certificate, key.serialize_pem()))
+    }
+
+    /// What a client of a user connects with.
+    pub(crate) fn config(&self, server: &str, user: &str, group: Option<&str>) -> Result<Config> {
+        let (certificate, key) = self.issue(user, group)?;
+        let mut config = Config::new(server.parse()?);
+        config.root_cert = Some(vec![self.der.clone()]);
+        config.read_timeout = None;
+        config.auth_info.client_certificate_data = Some(BASE64.encode(certificate));
+        config.auth_info.client_key_data = Some(BASE64.encode(key).into());
+        Ok(config)
+    }
+
+    /// A kubeconfig for a user with a certificate of its own.
+    pub(crate) fn kubeconfig(&self, server: &str, user: &str, group: Option<&str>) -> Result<String> {
+        let (certificate, key) = self.issue(user, group)?;
         Ok(json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -66,7 +92,7 @@ impl Authority {
             }}],
             "users": [{"name": user, "user": {
                 "client-certificate-data": BASE64.encode(certificate),
-                "client-key-data": BASE64.encode(key.serialize_pem()),
+                "client-key-data": BASE64.encode(key),
             }}],
             "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
             "current-context": "real",

@@ -99,7 +99,7 @@ async fn a_tenant_made_again_under_its_name_is_another_one() {
     so_many_available(&place.world, 1).await;
     let old = tenants.get("one").await.unwrap();
     let old_claims = place.history.claims();
-    let old_clusters = place.world.server.clusters();
+    let old_clusters = place.world.stack.clusters();
     let old_config = secrets.get("vc-one").await.unwrap();
     let old_node = Api::<Node>::all(place.world.tenant("one").unwrap())
         .get(&server(1))
@@ -121,7 +121,7 @@ async fn a_tenant_made_again_under_its_name_is_another_one() {
 
     let new = tenants.get("one").await.unwrap();
     assert_ne!(new.uid(), old.uid());
-    let clusters = place.world.server.clusters();
+    let clusters = place.world.stack.clusters();
     assert_eq!(clusters.len(), 2, "{clusters:?}");
     assert_ne!(clusters, old_clusters, "another control plane");
     assert_ne!(

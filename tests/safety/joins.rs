@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hostler_apiserver::{Identity, Issued, Proof, kubeconfig};
+use hostler_apiserver::{Issued, Proof, kubeconfig};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Secret};
@@ -61,7 +61,7 @@ type Ask = Box<dyn Fn(&str) -> Asked>;
 /// The cluster of tenant `one`.
 fn cluster(world: &World) -> String {
     world
-        .server
+        .stack
         .clusters()
         .into_iter()
         .find(|name| name.starts_with("one-"))
@@ -70,8 +70,8 @@ fn cluster(world: &World) -> String {
 
 /// A client over the socket, as an outsider has it.
 async fn outside(world: &World, cluster: &str, proof: Proof<'_>) -> Client {
-    let url = world.server.url(cluster, &world.base);
-    let text = kubeconfig(cluster, "me", &url, world.server.ca_pem(), proof);
+    let url = world.stack.url(cluster);
+    let text = kubeconfig(cluster, "me", &url, &world.stack.ca_pem(cluster), proof);
     let read = Kubeconfig::from_yaml(&text).unwrap();
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
         .await
@@ -232,7 +232,7 @@ async fn a_stolen_token_joins_its_own_node_once_and_nothing_else() {
         stage::apply(&world, &stage::claim("default", name, "one", "yard")).await;
     }
     let own = cluster(&world);
-    let administrator = world.server.client(&own, Identity::administrator());
+    let administrator = world.stack.administrator(&own);
 
     for (name, reason, ask) in &attacks {
         let token = stolen(&world, name).await;
@@ -352,7 +352,7 @@ async fn a_token_opens_nothing_but_its_request(world: &World, thief: &Client, to
     );
     // Nor anywhere else: not on the platform, not at another tenant's.
     for elsewhere in world
-        .server
+        .stack
         .clusters()
         .into_iter()
         .filter(|name| !name.starts_with("one-"))
@@ -420,10 +420,10 @@ async fn a_node_reaches_itself_alone(world: &World, own: &str, name: &str, issue
     let (request, _) = Asked::node("rack-99").request("from-a-node");
     let made = requests.create(&PostParams::default(), &request).await;
     if let Ok(made) = made {
-        let administrator = world.server.client(own, Identity::administrator());
+        let administrator = world.stack.administrator(own);
         assert_eq!(decided(&administrator, &made.name_any()).await.0, "Denied");
     }
-    for elsewhere in world.server.clusters().into_iter().filter(|name| name != own) {
+    for elsewhere in world.stack.clusters().into_iter().filter(|name| name != own) {
         let client = outside(world, &elsewhere, Proof::Certificate(issued)).await;
         assert_eq!(
             code(Api::<Node>::all(client).list(&everything).await),
@@ -433,11 +433,8 @@ async fn a_node_reaches_itself_alone(world: &World, own: &str, name: &str, issue
     }
     // The same for whoever may do everything at one tenant's.
     let text = std::fs::read_to_string(world.folder.path().join("tenants/default/one.kubeconfig")).unwrap();
-    for elsewhere in world.server.clusters().into_iter().filter(|name| name != own) {
-        let (here, there) = (
-            world.server.url(own, &world.base),
-            world.server.url(&elsewhere, &world.base),
-        );
+    for elsewhere in world.stack.clusters().into_iter().filter(|name| name != own) {
+        let (here, there) = (world.stack.url(own), world.stack.url(&elsewhere));
         let read = Kubeconfig::from_yaml(&text.replace(&here, &there)).unwrap();
         let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
             .await

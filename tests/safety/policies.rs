@@ -1,6 +1,5 @@
 //! Policies fail closed: missing, broken, slow or lost, the answer is no; what served well goes on serving.
 
-use hostler_apiserver::Identity;
 use hostler_cli::args::RequiredPlugins;
 use hostler_controllers::Settings;
 use serde_json::json;
@@ -15,8 +14,8 @@ async fn strict(world: &World) -> Host {
         resolver: "resolver-precedence".to_owned(),
         policies: vec!["policy-allowlist".to_owned(), "policy-hostile".to_owned()],
     };
-    let server = world.server.clone();
-    let clients = Arc::new(move |cluster: &str| Ok(server.client(cluster, Identity::host("system:hostler"))));
+    let stack = world.stack.clone();
+    let clients = Arc::new(move |cluster: &str| stack.as_host(cluster));
     world.host_through(clients, Settings::default(), &required).await
 }
 

@@ -1,13 +1,12 @@
 //! Secrets do not cross: not to a guest, and not into what a tenant may read.
 
-use hostler_apiserver::Identity;
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
 use super::stage::{self, Dump};
-use crate::harness::{World, fixtures};
+use crate::harness::{PLATFORM, World, fixtures};
 
 /// Everything that a tenant of a project may read: its project's namespace, its own, and all of its cluster.
 fn readable(all: &Dump, project: &str, tenant: &str, cluster: &str) -> Vec<(String, String)> {
@@ -118,7 +117,7 @@ async fn a_guest_sees_no_secret_and_a_tenant_sees_nobody_else() {
     }
 
     let all = stage::everything(&world).await;
-    let clusters = world.server.clusters();
+    let clusters = world.stack.clusters();
     for (project, tenant, other) in [
         ("red", "crimson", ["blue", "azure"]),
         ("blue", "azure", ["red", "crimson"]),
@@ -195,7 +194,7 @@ async fn what_a_driver_tells_of_a_management_controller_stays_with_the_operator(
         .await
         .unwrap()
         .to_string();
-    let client = world.server.client("platform", Identity::administrator());
+    let client = world.stack.administrator(PLATFORM);
     let events: Api<Event> = Api::namespaced(client, "p-default");
     let events = events.list(&ListParams::default()).await.unwrap();
     for text in [claim, serde_json::to_string(&events).unwrap()] {

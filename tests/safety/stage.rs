@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use hostler_apiserver::Identity;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
@@ -22,8 +21,8 @@ pub(crate) type Dump = BTreeMap<String, Value>;
 /// Reads all that there is.
 pub(crate) async fn everything(world: &World) -> Dump {
     let mut all = Dump::new();
-    for cluster in world.server.clusters() {
-        let client = world.server.client(&cluster, Identity::administrator());
+    for cluster in world.stack.clusters() {
+        let client = world.stack.administrator(&cluster);
         let known = Discovery::new(client.clone()).run().await.unwrap();
         for (resource, capabilities) in known
             .groups()

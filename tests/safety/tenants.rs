@@ -5,7 +5,6 @@ use std::task::{Context, Poll};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hostler_apiserver::Identity;
 use hostler_cli::args::RequiredPlugins;
 use hostler_controllers::Settings;
 use http::{Request, Response};
@@ -17,7 +16,7 @@ use serde_json::json;
 use tower::{BoxError, Service};
 
 use super::stage;
-use crate::harness::{World, eventually, fixtures};
+use crate::harness::{Through, World, eventually, fixtures};
 
 async fn yard(world: &World, count: usize) {
     stage::plug(
@@ -266,9 +265,9 @@ async fn a_tenant_whose_api_never_answers_costs_the_others_nothing() {
         resolver: "resolver-precedence".to_owned(),
         policies: vec!["policy-allowlist".to_owned()],
     };
-    let server = world.server.clone();
+    let stack = world.stack.clone();
     let clients = Arc::new(move |cluster: &str| {
-        let service = server.service(cluster, Identity::host("system:hostler"));
+        let service = Through::new(stack.as_host(cluster)?);
         Ok(tarred(service, cluster.starts_with("stuck-")))
     });
     let host = world.host_through(clients, Settings::default(), &required).await;
@@ -317,13 +316,13 @@ async fn a_fight_over_a_label_ends_in_a_rest() {
             .unwrap();
         let uid = tenant["metadata"]["uid"].as_str().unwrap()[..8].to_owned();
         world
-            .server
+            .stack
             .clusters()
             .into_iter()
             .find(|name| name.ends_with(&uid))
             .unwrap()
     };
-    let nodes: Api<Node> = Api::all(world.server.client(&cluster, Identity::administrator()));
+    let nodes: Api<Node> = Api::all(world.stack.administrator(&cluster));
     let grade = || async {
         let node = nodes.get("rack-0").await.unwrap();
         node.metadata

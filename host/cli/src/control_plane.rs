@@ -120,7 +120,8 @@ impl ControlPlane for Embedded {
 }
 
 /// Name of the logical cluster: a tenant made again under its old name is another one.
-fn cluster_of(place: &TenantPlace) -> String {
+#[must_use]
+pub fn cluster_of(place: &TenantPlace) -> String {
     let short: String = place
         .uid
         .chars()
@@ -131,7 +132,8 @@ fn cluster_of(place: &TenantPlace) -> String {
 }
 
 /// Address that machines join: as the tenant's values say, else a name of the lab's own.
-fn address_of(place: &TenantPlace) -> String {
+#[must_use]
+pub fn address_of(place: &TenantPlace) -> String {
     place
         .endpoint
         .clone()

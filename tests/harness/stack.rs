@@ -1,0 +1,193 @@
+//! What a world runs on: our own API server in memory, or real clusters. `HOSTLER_STACK=real` chooses the latter for every test.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use hostler_apiserver::{Identity, Server};
+use hostler_cli::control_plane::{Clients, Embedded};
+use hostler_controllers::control_plane::{ControlPlane, TenantPlace};
+use hostler_lab::Network;
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tower::{BoxError, Service};
+
+use super::real::Real;
+
+/// Name of the platform's cluster.
+pub(crate) const PLATFORM: &str = "platform";
+/// Who the host is.
+const HOST: &str = "system:hostler";
+
+/// Whether this run is on the real stack.
+pub(crate) fn is_real() -> bool {
+    std::env::var("HOSTLER_STACK").is_ok_and(|stack| stack == "real")
+}
+
+/// Longest wait for anything; far above what a loaded machine needs.
+pub(crate) fn patience() -> Duration {
+    Duration::from_secs(if is_real() { 180 } else { 60 })
+}
+
+/// The platform's API server and those of the tenants.
+#[derive(Clone)]
+pub(crate) enum Stack {
+    /// All are logical clusters of one server of ours, in memory.
+    Embedded {
+        server: Arc<Server>,
+        /// URL of its socket.
+        base: String,
+    },
+    /// Each is a cluster of its own: etcd, kube-apiserver, kube-controller-manager.
+    Real(Arc<Real>),
+}
+
+impl Stack {
+    /// Starts what this run is on; ends with `stop`.
+    pub(super) async fn start(stop: &CancellationToken) -> Self {
+        if is_real() {
+            return Self::Real(Arc::new(Real::start(stop.clone()).await));
+        }
+        let mut options = hostler_apiserver::Options::new(hostler_apiserver::Store::Memory);
+        options.cluster = PLATFORM.to_owned();
+        let server = Arc::new(Server::open(options).unwrap());
+        server.start(stop.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("https://{}", listener.local_addr().unwrap());
+        tokio::spawn({
+            let (server, stop) = (server.clone(), stop.clone());
+            async move { server.serve(listener, stop).await }
+        });
+        Self::Embedded { server, base }
+    }
+
+    /// Names of all clusters, the platform's among them.
+    pub(crate) fn clusters(&self) -> Vec<String> {
+        match self {
+            Self::Embedded { server, .. } => server.clusters(),
+            Self::Real(real) => real.clusters(),
+        }
+    }
+
+    /// A client that may do everything in a cluster.
+    pub(crate) fn administrator(&self, cluster: &str) -> Client {
+        match self {
+            Self::Embedded { server, .. } => server.client(cluster, Identity::administrator()),
+            Self::Real(real) => real.administrator(cluster),
+        }
+    }
+
+    /// The host's client of a cluster, with the rights that it has there.
+    pub(crate) fn as_host(&self, cluster: &str) -> anyhow::Result<Client> {
+        match self {
+            Self::Embedded { server, .. } => Ok(server.client(cluster, Identity::host(HOST))),
+            Self::Real(real) => real.as_host(cluster),
+        }
+    }
+
+    /// Where a cluster's API is.
+    pub(crate) fn url(&self, cluster: &str) -> String {
+        match self {
+            Self::Embedded { server, base } => server.url(cluster, base),
+            Self::Real(real) => real.url(cluster),
+        }
+    }
+
+    /// The authority behind a cluster's certificate, as PEM.
+    pub(crate) fn ca_pem(&self, cluster: &str) -> String {
+        match self {
+            Self::Embedded { server, .. } => server.ca_pem().to_owned(),
+            Self::Real(real) => real.ca_pem(cluster),
+        }
+    }
+
+    /// What gives tenants their APIs; their kubeconfigs go below `tenants`.
+    pub(super) fn control_planes(
+        &self,
+        clients: Clients,
+        network: Network,
+        tenants: PathBuf,
+    ) -> Arc<dyn ControlPlane> {
+        match self {
+            Self::Embedded { server, base } => Arc::new(Embedded::new(
+                server.clone(),
+                clients,
+                network,
+                base.clone(),
+                tenants,
+            )),
+            Self::Real(real) => real.control_planes(clients, network, tenants),
+        }
+    }
+
+    /// Whether the tenant's cluster is there; its name ends with the begin of the tenant's uid.
+    pub(super) fn stands(&self, place: &TenantPlace) -> bool {
+        self.clusters()
+            .contains(&hostler_cli::control_plane::cluster_of(place))
+    }
+
+    /// Says in one line why a test does not run on the real stack; true when it does not.
+    pub(crate) fn only_embedded(why: &str) -> bool {
+        if is_real() {
+            eprintln!("not run on the real stack: {why}");
+        }
+        is_real()
+    }
+}
+
+/// Requests that pass through a client, so that something can stand before it; none once its world has ended.
+#[derive(Clone)]
+pub(crate) struct Through {
+    client: Client,
+    ended: CancellationToken,
+}
+
+impl Through {
+    /// Without an end.
+    pub(crate) fn new(client: Client) -> Self {
+        Self::until(client, CancellationToken::new())
+    }
+
+    /// What is asked for after the end is not sent: the cluster is somebody else's then.
+    pub(crate) fn until(client: Client, ended: CancellationToken) -> Self {
+        Self { client, ended }
+    }
+
+    pub(crate) fn client(self) -> Client {
+        Client::new(self, "default")
+    }
+}
+
+impl Service<Request<Body>> for Through {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, BoxError>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (client, ended) = (self.client.clone(), self.ended.clone());
+        async move {
+            if ended.is_cancelled() {
+                return Err("this world has ended".into());
+            }
+            Ok(client.send(request).await?)
+        }
+        .boxed()
+    }
+}
+
+/// Writes a kubeconfig where the laboratory has it, too.
+pub(super) fn keep_kubeconfig(tenants: &Path, place: &TenantPlace, kubeconfig: &str) {
+    let folder = tenants.join(&place.project);
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join(format!("{}.kubeconfig", place.name)), kubeconfig).unwrap();
+}

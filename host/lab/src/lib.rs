@@ -7,6 +7,7 @@
 //! - [`bmh`]: the pure machine of one host.
 //! - [`Lab`], [`run`]: all hosts of a cluster, driven by watches.
 //! - `server`: what runs on a machine that has power and an image: cloud-init, a kubelet, a Node.
+//! - [`scheduler`]: plays kube-scheduler where a cluster has none.
 //! - [`Network`]: which address on the rack leads to which API server.
 //! - [`crds`], [`inventory`]: the kinds it needs, and racks full of hosts to begin with.
 
@@ -18,6 +19,8 @@ pub mod inventory;
 mod network;
 mod notices;
 mod options;
+mod records;
+pub mod scheduler;
 mod server;
 
 pub use datacentre::{Lab, LabError, run};

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use crate::furniture;
 use crate::registry::DEFINITIONS;
 use crate::store::object::{Key, Stored};
 use crate::store::table::Change;
@@ -34,6 +35,8 @@ pub(crate) struct Agenda {
     namespaces: HashMap<String, bool>,
     /// Definitions that are being deleted, likewise.
     definitions: HashMap<String, bool>,
+    /// Namespaces that may lack what each of them has.
+    bare: BTreeSet<String>,
 }
 
 impl Agenda {
@@ -44,6 +47,9 @@ impl Agenda {
 
     /// Takes note of a change.
     pub(crate) fn observe(&mut self, table: &str, change: &Change) {
+        if furniture::is_any(table, &change.object.key.name) {
+            self.bare.insert(change.object.key.namespace.clone());
+        }
         if let Some(old) = &change.old {
             self.leave(table, old);
         }
@@ -120,6 +126,9 @@ impl Agenda {
                 kinds.insert(object.key.name.clone(), true);
             }
         }
+        if table == "namespaces" && !object.meta.deleting {
+            self.bare.insert(object.key.name.clone());
+        }
         if waits || !object.meta.owners.is_empty() {
             self.suspects.insert(place);
         }
@@ -143,6 +152,21 @@ impl Agenda {
     /// Whether any definition has to be looked at.
     pub(crate) fn has_definitions(&self) -> bool {
         self.definitions.values().any(|due| *due)
+    }
+
+    /// Whether any namespace may lack something.
+    pub(crate) fn has_bare(&self) -> bool {
+        !self.bare.is_empty()
+    }
+
+    /// Takes the namespaces that may lack something.
+    pub(crate) fn take_bare(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.bare)
+    }
+
+    /// Puts back a namespace that could not be dealt with.
+    pub(crate) fn still_bare(&mut self, name: String) {
+        self.bare.insert(name);
     }
 
     /// Takes the objects whose owners or dependents have to be looked at.

@@ -39,6 +39,17 @@ pub(crate) const KIND: &str = "Kind is a string value representing the REST reso
 /// Group of the newer shape of events, which is another view of the core ones.
 pub(crate) const EVENTS: &str = "events.k8s.io";
 
+/// Group of the question who one is.
+pub(crate) const AUTHENTICATION: &str = "authentication.k8s.io";
+
+/// Group of the question what one may.
+pub(crate) const AUTHORIZATION: &str = "authorization.k8s.io";
+
+/// Whether objects of a resource are questions: answered when they are sent, and never kept.
+pub(crate) fn is_question(resource: &Resource) -> bool {
+    !resource.custom && matches!(resource.group.as_str(), AUTHENTICATION | AUTHORIZATION)
+}
+
 /// The schema of `metadata`.
 pub(crate) fn object_meta() -> Arc<Schema> {
     schemas::shared("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta").unwrap_or_default()
@@ -71,7 +82,7 @@ pub(crate) fn from_storage(resource: &Resource, object: &mut Value) {
 pub(crate) fn subresources(resource: &Resource) -> Vec<&'static str> {
     let mut names = Vec::new();
     match (resource.custom, resource.kind.as_str()) {
-        (false, "Pod") => names.push("eviction"),
+        (false, "Pod") => names.extend(["binding", "eviction", "log"]),
         (false, "CertificateSigningRequest") => names.push("approval"),
         _ => {}
     }
@@ -147,7 +158,7 @@ const RBAC: Kind = Kind {
     ..PLAIN
 };
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 17] = [
     Kind {
         kind: "Namespace",
         plural: "namespaces",
@@ -240,6 +251,22 @@ const KINDS: [Kind; 15] = [
         plural: "leases",
         component: "io.k8s.api.coordination.v1.Lease",
         columns: columns::lease,
+        ..PLAIN
+    },
+    Kind {
+        group: AUTHENTICATION,
+        kind: "SelfSubjectReview",
+        plural: "selfsubjectreviews",
+        namespaced: false,
+        component: "io.k8s.api.authentication.v1.SelfSubjectReview",
+        ..PLAIN
+    },
+    Kind {
+        group: AUTHORIZATION,
+        kind: "SelfSubjectAccessReview",
+        plural: "selfsubjectaccessreviews",
+        namespaced: false,
+        component: "io.k8s.api.authorization.v1.SelfSubjectAccessReview",
         ..PLAIN
     },
     Kind {

@@ -124,7 +124,9 @@ pub(crate) fn resource_list(resources: &[Resource], group: &str, version: &str) 
         if !resource.categories.is_empty() {
             entry["categories"] = json!(resource.categories);
         }
-        entry["storageVersionHash"] = storage_version_hash(resource).into();
+        if !builtin::is_question(resource) {
+            entry["storageVersionHash"] = storage_version_hash(resource).into();
+        }
         list.push(entry);
         for name in builtin::subresources(resource) {
             let mut entry = json!({
@@ -134,10 +136,14 @@ pub(crate) fn resource_list(resources: &[Resource], group: &str, version: &str) 
                 "kind": resource.kind,
                 "verbs": subresource_verbs(name),
             });
-            if name == "eviction" {
-                entry["group"] = "policy".into();
-                entry["version"] = "v1".into();
-                entry["kind"] = "Eviction".into();
+            match name {
+                "eviction" => {
+                    entry["group"] = "policy".into();
+                    entry["version"] = "v1".into();
+                    entry["kind"] = "Eviction".into();
+                }
+                "binding" => entry["kind"] = "Binding".into(),
+                _ => {}
             }
             list.push(entry);
         }
@@ -164,8 +170,11 @@ fn sorted<'r>(resources: &'r [Resource], group: &str, version: &str) -> Vec<&'r 
     own
 }
 
-/// Namespaces go one by one: they must not be deleted as a collection.
+/// Namespaces go one by one: they must not be deleted as a collection. Questions are asked, and that is all.
 fn verbs(resource: &Resource) -> Vec<&'static str> {
+    if builtin::is_question(resource) {
+        return vec!["create"];
+    }
     let alone = resource.kind == "Namespace" && !resource.custom;
     let verbs = if resource.custom { CUSTOM_VERBS } else { VERBS };
     verbs
@@ -184,10 +193,10 @@ fn storage_version_hash(resource: &Resource) -> String {
 }
 
 fn subresource_verbs(name: &str) -> &'static [&'static str] {
-    if name == "eviction" {
-        &["create"]
-    } else {
-        &["get", "patch", "update"]
+    match name {
+        "eviction" | "binding" => &["create"],
+        "log" => &["get"],
+        _ => &["get", "patch", "update"],
     }
 }
 
@@ -240,6 +249,7 @@ fn aggregated_resource(resource: &Resource) -> Value {
         .map(|name| {
             let kind = match name {
                 "eviction" => json!({"group": "policy", "version": "v1", "kind": "Eviction"}),
+                "binding" => json!({"group": "", "version": "v1", "kind": "Binding"}),
                 _ => kind.clone(),
             };
             json!({"subresource": name, "responseKind": kind, "verbs": subresource_verbs(name)})
@@ -282,7 +292,9 @@ mod tests {
         for name in [
             "nodes",
             "nodes/status",
+            "pods/binding",
             "pods/eviction",
+            "pods/log",
             "pods/status",
             "namespaces/status",
             "secrets",

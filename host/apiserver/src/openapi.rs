@@ -176,6 +176,10 @@ fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
         content.insert(kind.into(), json!({"schema": {"type": "object"}}));
     }
     patch["requestBody"] = json!({"required": true, "content": content});
+    if crate::builtin::is_question(resource) {
+        paths.insert(collection, json!({"post": operation("post", &write)}));
+        return;
+    }
     paths.insert(
         collection,
         json!({"get": operation("list", &read), "post": operation("post", &write)}),

@@ -1,11 +1,14 @@
 //! One request for objects: who asks for what, and what is done about it.
 
+mod bind;
 pub(crate) mod create;
 pub(crate) mod decode;
 pub(crate) mod delete;
 mod evict;
+mod log;
 mod metadata;
 mod patch;
+mod question;
 mod read;
 mod update;
 
@@ -22,7 +25,9 @@ use tokio_util::sync::CancellationToken;
 use crate::answer::{Body, Format, json_answer, object_bytes, value_bytes, warned};
 use crate::authenticate::Identity;
 use crate::authorize::{self, Attributes};
+use crate::builtin;
 use crate::clock::stamp;
+use crate::kubelets::Kubelets;
 use crate::query::Query;
 use crate::registry::{self, Registry};
 use crate::resource::Resource;
@@ -59,6 +64,8 @@ pub(crate) struct Call {
     pub(crate) now: Timestamp,
     /// Ends watches.
     pub(crate) stop: CancellationToken,
+    /// The way to kubelets.
+    pub(crate) kubelets: Arc<Kubelets>,
 }
 
 impl Call {
@@ -166,7 +173,8 @@ impl Call {
             (_, _, "") => true,
             (_, _, "status") => self.resource().has_status,
             (false, "Namespace", "finalize") | (false, "CertificateSigningRequest", "approval") => true,
-            (false, "Pod", "eviction") => self.verb == Verb::Create,
+            (false, "Pod", "eviction" | "binding") => self.verb == Verb::Create,
+            (false, "Pod", "log") => self.verb == Verb::Get,
             _ => false,
         };
         if !is_known {
@@ -176,6 +184,9 @@ impl Call {
             } else {
                 ApiError::unknown_path()
             });
+        }
+        if builtin::is_question(self.resource()) {
+            return question::ask(&self, &body);
         }
         let warning = self.resource().deprecation.clone();
         let answer = self.carry_out(selector, &body, plain).await;
@@ -192,10 +203,12 @@ impl Call {
         plain: bool,
     ) -> Result<Response<Body>, ApiError> {
         match self.verb {
+            Verb::Get if self.target.subresource == "log" => log::log(&self).await,
             Verb::Get => read::get(&self),
             Verb::List => read::list(&self, &selector),
             Verb::Watch => watch::watch(&self, selector),
             Verb::Create if self.target.subresource == "eviction" => evict::evict(&self, body).await,
+            Verb::Create if self.target.subresource == "binding" => bind::bind(&self, body).await,
             Verb::Create if plain => create::create(&self, body).await,
             Verb::Update => update::update(&self, body).await,
             Verb::Patch => patch::patch(&self, body).await,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::clock::{Clock, machine_clock};
+use crate::kubelets::KubeletRoute;
 
 /// Where objects are kept.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub struct Options {
     pub names: Vec<String>,
     /// The time of day.
     pub clock: Clock,
+    /// Where the kubelets of the clusters' nodes listen; without it nothing that only a kubelet knows can be asked for.
+    pub kubelets: Option<KubeletRoute>,
 }
 
 impl Options {
@@ -41,6 +44,7 @@ impl Options {
             event_ttl: Duration::from_secs(3600),
             names: Vec::new(),
             clock: machine_clock(),
+            kubelets: None,
         }
     }
 }

@@ -238,6 +238,75 @@ const SIGNING_REQUEST: &[Field] = &[
     ),
 ];
 
+const REQUIREMENTS: &[Field] = &[
+    one(1, "rawSelector", Text),
+    list(
+        2,
+        "requirements",
+        Message(&[
+            one(1, "key", Text),
+            one(2, "operator", Text),
+            list(3, "values", Text),
+        ]),
+    ),
+];
+
+const WISH: &[Field] = &[
+    one(1, "namespace", Text),
+    one(2, "verb", Text),
+    one(3, "group", Text),
+    one(4, "version", Text),
+    one(5, "resource", Text),
+    one(6, "subresource", Text),
+    one(7, "name", Text),
+    one(8, "fieldSelector", Message(REQUIREMENTS)),
+    one(9, "labelSelector", Message(REQUIREMENTS)),
+];
+
+const ACCESS_REVIEW: &[Field] = &[
+    one(1, "metadata", Message(META)),
+    one(
+        2,
+        "spec",
+        Message(&[
+            one(1, "resourceAttributes", Message(WISH)),
+            one(
+                2,
+                "nonResourceAttributes",
+                Message(&[one(1, "path", Text), one(2, "verb", Text)]),
+            ),
+        ]),
+    ),
+    one(
+        3,
+        "status",
+        Message(&[
+            one(1, "allowed", Truth),
+            one(2, "reason", Text),
+            one(3, "evaluationError", Text),
+            one(4, "denied", Truth),
+        ]),
+    ),
+];
+
+const SUBJECT_REVIEW: &[Field] = &[
+    one(1, "metadata", Message(META)),
+    one(
+        2,
+        "status",
+        Message(&[one(
+            1,
+            "userInfo",
+            Message(&[
+                one(1, "username", Text),
+                one(2, "uid", Text),
+                list(3, "groups", Text),
+                one(4, "extra", Pairs(&Message(&[list(1, "items", Text)]))),
+            ]),
+        )]),
+    ),
+];
+
 const DELETE_OPTIONS: &[Field] = &[
     one(1, "gracePeriodSeconds", Number),
     one(
@@ -266,6 +335,8 @@ fn fields_of(kind: &str) -> Option<&'static [Field]> {
         "ClusterRole" => CLUSTER_ROLE,
         "RoleBinding" | "ClusterRoleBinding" => BINDING,
         "CertificateSigningRequest" => SIGNING_REQUEST,
+        "SelfSubjectAccessReview" => ACCESS_REVIEW,
+        "SelfSubjectReview" => SUBJECT_REVIEW,
         "DeleteOptions" => DELETE_OPTIONS,
         "Eviction" => EVICTION,
         _ => return None,

@@ -101,6 +101,8 @@ pub(crate) struct Query {
     pub(crate) propagation: Option<Propagation>,
     /// `includeObject`, of tables.
     pub(crate) include_object: String,
+    /// What only a subresource reads.
+    pub(crate) others: Vec<(String, String)>,
 }
 
 impl Query {
@@ -195,7 +197,7 @@ impl Query {
             "gracePeriodSeconds" => self.grace = number(&value)?,
             "propagationPolicy" => self.propagation = Propagation::parse(&value)?,
             "includeObject" => self.include_object = value,
-            _ => {}
+            _ => self.others.push((name.to_owned(), value)),
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use crate::authorize::{self, Attributes};
 use crate::background::Pace;
 use crate::clock::{Clock, stamp};
 use crate::kubeconfig::{Proof, kubeconfig};
+use crate::kubelets::Kubelets;
 use crate::operation::{Call, Lookup};
 use crate::options::{OpenError, Options, Store};
 use crate::query::Query;
@@ -28,7 +29,7 @@ use crate::store::object::Key;
 use crate::store::{Refused, Storage, authority_setting};
 use crate::tls::{Authority, TlsError};
 use crate::{
-    certificates, definitions, discovery, expiry, gc, metadata, namespaces, node_lifecycle, openapi,
+    certificates, definitions, discovery, expiry, furniture, gc, metadata, namespaces, node_lifecycle, openapi,
 };
 
 /// Setting that holds the authority for the server's own certificate.
@@ -82,6 +83,7 @@ pub(crate) struct Inner {
     pub(crate) authority: Authority,
     tokens: Mutex<HashMap<String, Vec<StaticToken>>>,
     authorities: Mutex<HashMap<Arc<str>, Arc<Authority>>>,
+    kubelets: Arc<Kubelets>,
     pub(crate) stop: CancellationToken,
 }
 
@@ -126,7 +128,10 @@ impl Server {
                 storage.write_now(write).map_err(unwritten)?;
             }
         }
+        let kubelets = Kubelets::new(options.kubelets.clone());
+        kubelets.prepare(&authority, &options.clock);
         let inner = Inner {
+            kubelets: Arc::new(kubelets),
             storage,
             options,
             authority,
@@ -147,6 +152,12 @@ impl Server {
         tokio::spawn(gc::run(storage.clone(), clock.clone(), stop.clone()));
         tokio::spawn(namespaces::run(storage.clone(), clock.clone(), stop.clone()));
         tokio::spawn(definitions::run(storage.clone(), clock.clone(), stop.clone()));
+        tokio::spawn(furniture::run(
+            storage.clone(),
+            clock.clone(),
+            self.ca_pem().to_owned(),
+            stop.clone(),
+        ));
         tokio::spawn(expiry::run(
             storage.clone(),
             clock.clone(),
@@ -448,6 +459,7 @@ impl Inner {
             format,
             now: (self.options.clock)(),
             stop: self.stop.clone(),
+            kubelets: self.kubelets.clone(),
         };
         call.answer(body).await
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
-use k8s_openapi::api::{certificates, coordination, core, events, rbac};
+use k8s_openapi::api::{authentication, authorization, certificates, coordination, core, events, rbac};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value};
@@ -39,6 +39,8 @@ fn build() -> HashMap<String, Arc<Schema>> {
         core::v1::ServiceAccount,
         events::v1::Event,
         coordination::v1::Lease,
+        authentication::v1::SelfSubjectReview,
+        authorization::v1::SelfSubjectAccessReview,
         certificates::v1::CertificateSigningRequest,
         apiextensions::v1::CustomResourceDefinition,
         rbac::v1::Role,

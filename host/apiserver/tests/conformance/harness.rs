@@ -270,13 +270,15 @@ pub(crate) fn version(object: &Value) -> u64 {
         .unwrap()
 }
 
-/// Names in a list.
+/// Names in a list,
+/// but for what every namespace has.
 pub(crate) fn names(list: &Value) -> Vec<&str> {
     list["items"]
         .as_array()
         .unwrap()
         .iter()
         .map(|item| item["metadata"]["name"].as_str().unwrap())
+        .filter(|name| *name != "kube-root-ca.crt")
         .collect()
 }
 

@@ -18,7 +18,7 @@ async fn letters(lab: &Lab, count: u8) {
 
 #[tokio::test]
 async fn pages_show_the_moment_of_the_first() {
-    let lab = Lab::new();
+    let lab = Lab::with(Options::new(Store::Memory));
     letters(&lab, 5).await;
     let first = lab.get(&format!("{CONFIG_MAPS}?limit=2")).await.ok();
     assert_eq!(names(&first), ["a", "b"]);

@@ -71,7 +71,7 @@ async fn a_typed_client_does_what_it_does_elsewhere() {
 
 #[tokio::test]
 async fn watchers_of_all_strategies_see_all_there_is_and_all_that_comes() {
-    let lab = Lab::new();
+    let lab = Lab::with(Options::new(Store::Memory));
     let api: Api<ConfigMap> = Api::default_namespaced(lab.client.clone());
     api.create(&PostParams::default(), &map("old")).await.unwrap();
     let configs = [
@@ -145,7 +145,7 @@ async fn a_controller_works_through_hours_of_standing_time() {
 
 #[tokio::test]
 async fn a_reflector_knows_what_a_list_would_show() {
-    let lab = Lab::new();
+    let lab = Lab::with(Options::new(Store::Memory));
     let api: Api<ConfigMap> = Api::default_namespaced(lab.client.clone());
     for number in 0..20 {
         api.create(&PostParams::default(), &map(&format!("m{number}")))

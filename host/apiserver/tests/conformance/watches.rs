@@ -218,7 +218,7 @@ async fn a_watch_ends_with_its_definition_and_with_its_cluster() {
     assert_eq!(watch.next().await, None);
     lab.server.create_cluster("tenant").await.unwrap();
     let tenant = lab.of("tenant");
-    let mut watch = tenant.watch(CONFIG_MAPS, "").await;
+    let mut watch = tenant.watch("/api/v1/pods", "").await;
     tenant.server.delete_cluster("tenant").await.unwrap();
     assert_eq!(watch.next().await, None);
 }

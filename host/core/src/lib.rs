@@ -8,6 +8,7 @@ pub mod config;
 pub mod grant;
 pub mod hidden;
 pub mod join;
+pub mod kubeconfig;
 pub mod lifecycle;
 pub mod loan;
 pub mod order;
@@ -23,3 +24,5 @@ pub mod selector;
 pub mod values;
 pub mod verdict;
 pub mod view;
+
+mod yaml;

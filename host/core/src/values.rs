@@ -17,11 +17,12 @@ pub use grace::Grace;
 pub use pools::{Kind, MAX_QUANTITY, Pool};
 
 use crate::seams::Reason;
+use crate::yaml;
 
 /// Most bytes of values that are read.
-pub const MAX_BYTES: usize = 256 << 10;
+pub const MAX_BYTES: usize = yaml::MAX_BYTES;
 /// Deepest nesting that is read.
-pub const MAX_DEPTH: usize = 64;
+pub const MAX_DEPTH: usize = yaml::MAX_DEPTH;
 /// Most problems that one text names; the rest are counted.
 const MAX_TOLD: usize = 5;
 
@@ -77,7 +78,7 @@ pub const INVALID: &str = "InvalidValues";
 /// # Errors
 /// Everything that is wrong with them, in the order of the text.
 pub fn parse(text: &str) -> Result<Values, Vec<Problem>> {
-    let tree = tree(text).map_err(|problem| vec![problem])?;
+    let tree = yaml::tree(text).map_err(|broken| vec![Problem::new("values", broken.told)])?;
     let mut problems = Vec::new();
     shape::check(&chart::VALUES, "", &tree, &mut problems);
     if !problems.is_empty() {
@@ -104,50 +105,6 @@ pub fn reason(problems: &[Problem]) -> Reason {
         format!("{}{more}", told.join("; ")),
     )
     .remedy("mend spec.template.helmRelease.values; until then nothing is ordered and existing claims stay")
-}
-
-fn tree(text: &str) -> Result<Value, Problem> {
-    if text.len() > MAX_BYTES {
-        return Err(Problem::new(
-            "values",
-            format!("{} bytes are too many, at most {MAX_BYTES} are read", text.len()),
-        ));
-    }
-    if text.trim().is_empty() {
-        return Ok(Value::Null);
-    }
-    let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! {
-            max_depth: MAX_DEPTH,
-            flow_nesting_limit: MAX_DEPTH,
-            max_documents: 1,
-            max_events: 100_000,
-            max_nodes: 50_000,
-            max_anchors: 64,
-            max_aliases: 256,
-            max_merge_keys: 256,
-        },
-        alias_limits: serde_saphyr::alias_limits! {
-            max_total_replayed_events: 10_000,
-            max_replay_stack_depth: 8,
-        },
-        strict_booleans: true,
-        emit_comments: false,
-        with_snippet: false,
-    };
-    let tree: Value = serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-        Problem::new(
-            "values",
-            format!("not YAML that can be read: {}", one_line(&error.to_string())),
-        )
-    })?;
-    if depth(&tree) > MAX_DEPTH {
-        return Err(Problem::new(
-            "values",
-            format!("nested deeper than {MAX_DEPTH} levels"),
-        ));
-    }
-    Ok(tree)
 }
 
 fn read(tree: &Value, problems: &mut Vec<Problem>) -> Values {
@@ -211,29 +168,6 @@ fn unserved(section: &Value) -> Vec<String> {
         }
     }
     paths
-}
-
-fn depth(value: &Value) -> usize {
-    match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
-    }
-}
-
-fn one_line(text: &str) -> String {
-    let line: String = text
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .chars()
-        .filter(|c| !c.is_control())
-        .collect();
-    if line.chars().count() > 200 {
-        line.chars().take(200).collect()
-    } else {
-        line
-    }
 }
 
 #[cfg(test)]

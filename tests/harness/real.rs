@@ -211,7 +211,8 @@ impl ControlPlane for Planes {
                 .map_err(|error| Reason::new("ControlPlaneFailed", format!("{error:#}")))?,
             join_server: format!("https://{address}"),
             ca_pem: self.real.ca_pem(&cluster),
-            kubeconfig,
+            kubeconfig: Some(kubeconfig),
+            doubt: None,
         }))
     }
 

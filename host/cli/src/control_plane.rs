@@ -81,7 +81,8 @@ impl Embedded {
             client: (self.clients)(&cluster)?,
             join_server: format!("https://{}", address_of(place)),
             ca_pem: self.server.ca_pem().to_owned(),
-            kubeconfig,
+            kubeconfig: Some(kubeconfig),
+            doubt: None,
         })
     }
 }

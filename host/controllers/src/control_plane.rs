@@ -1,8 +1,15 @@
-//! The seam behind which a tenant's Kubernetes API comes from: embedded today, somebody else's later.
+//! The seam behind which a tenant's Kubernetes API comes from: embedded, or given by somebody else.
+
+pub mod given;
+mod probe;
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 use hostler_core::seams::Reason;
 use kube::Client;
+use tokio::sync::Notify;
 
 /// A tenant's place and wishes, as far as its control plane cares.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,14 +41,22 @@ pub struct TenantApi {
     pub join_server: String,
     /// CA of that URL, in PEM.
     pub ca_pem: String,
-    /// A kubeconfig for the tenant's administrator.
-    pub kubeconfig: String,
+    /// A kubeconfig for the tenant's administrator, which the host keeps in a Secret; none where somebody else does.
+    pub kubeconfig: Option<String>,
+    /// Rung when a request fails as if nobody were there, or nobody knew the host any more; another one for each client.
+    pub doubt: Option<Arc<Notify>>,
 }
 
 /// How far a control plane has come.
 pub enum State {
-    /// Not yet.
+    /// This process has not looked yet: nothing is told.
+    Unknown,
+    /// It is not there yet.
     Pending(Reason),
+    /// It is there and does not answer.
+    Silent(Reason),
+    /// Nothing is sent to it before somebody changes something.
+    Unusable(Reason),
     /// It answers.
     Online(TenantApi),
 }
@@ -60,4 +75,9 @@ pub trait ControlPlane: Send + Sync {
     /// # Errors
     /// Why it cannot be removed now.
     async fn remove(&self, place: &TenantPlace) -> Result<bool, Reason>;
+
+    /// uids of tenants whose state may be another one now. A control plane that tells nothing is asked again and again.
+    fn changes(&self) -> Option<BoxStream<'static, String>> {
+        None
+    }
 }

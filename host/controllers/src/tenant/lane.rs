@@ -2,36 +2,52 @@
 //!
 //! # Guarantees
 //! A tenant has few requests at once, whoever of the host's loops they are from. An answer, and each event of a watch, has a size
-//! at which it is cut off as an error; a request that nobody waits for any more leaves its place.
+//! at which it is cut off as an error; a request that nobody waits for any more leaves its place. Each answer has to begin, and each but
+//! that of a watch to end, within a time; events are read no faster than a rate. A redirection is an error, and is not followed.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use kube::Client;
 use kube::client::Body;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep};
 use tower::{BoxError, Service};
 
 /// Requests of one tenant at once. Watches hold no place: they never end.
 const WIDTH: usize = 8;
 /// Most bytes of an answer, and of one event of a watch.
 const LARGEST: usize = 16 << 20;
+/// Most bytes of an answer that says no.
+const LARGEST_NO: usize = 64 << 10;
+/// Longest wait for an answer to begin: less than the host waits for a whole one, so that silence is seen here.
+const TO_BEGIN: Duration = Duration::from_secs(9);
+/// Longest time that an answer may take to come in, but that of a watch.
+const TO_END: Duration = Duration::from_secs(30);
+/// Bytes of events that are read at once, and in each second from then on. 5000 nodes of 20 KiB, each told every five minutes, are
+/// a sixth of it.
+const FLOW: Flow = Flow {
+    burst: 16 << 20,
+    rate: 2 << 20,
+};
 /// Most objects of one kind that are kept of one tenant.
 pub(crate) const MOST: usize = 5_000;
 
 /// The same client in a lane of its own.
 #[must_use]
-pub(super) fn narrow(client: &Client) -> Client {
+pub(crate) fn narrow(client: &Client, doubt: Option<Arc<Notify>>) -> Client {
     let namespace = client.default_namespace().to_owned();
     let lane = Lane {
         inner: Through(client.clone()),
         places: Arc::new(Semaphore::new(WIDTH)),
         largest: LARGEST,
+        doubt,
     };
     Client::new(lane, namespace)
 }
@@ -60,6 +76,23 @@ struct Lane<S> {
     inner: S,
     places: Arc<Semaphore>,
     largest: usize,
+    doubt: Option<Arc<Notify>>,
+}
+
+impl<S> Lane<S> {
+    /// Whoever watches over the tenant's API looks at it.
+    fn ring(&self) {
+        if let Some(doubt) = &self.doubt {
+            doubt.notify_one();
+        }
+    }
+}
+
+/// How fast the events of a watch are read.
+#[derive(Clone, Copy)]
+struct Flow {
+    burst: usize,
+    rate: usize,
 }
 
 impl<S> Service<Request<Body>> for Lane<S>
@@ -77,9 +110,8 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let ready = self.inner.clone();
-        let mut inner = std::mem::replace(&mut self.inner, ready);
-        let (places, largest) = (self.places.clone(), self.largest);
+        let ready = self.clone();
+        let mut lane = std::mem::replace(self, ready);
         let query = request.uri().query().unwrap_or_default();
         let lines = query
             .split('&')
@@ -88,14 +120,38 @@ where
             let place = if lines {
                 None
             } else {
-                Some(places.acquire_owned().await?)
+                Some(lane.places.clone().acquire_owned().await?)
             };
-            let (parts, body) = inner.call(request).await.map_err(Into::into)?.into_parts();
+            let answer = match tokio::time::timeout(TO_BEGIN, lane.inner.call(request)).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(error)) => {
+                    lane.ring();
+                    return Err(error.into());
+                }
+                Err(_) => {
+                    lane.ring();
+                    return Err(format!("no answer began within {} s", TO_BEGIN.as_secs()).into());
+                }
+            };
+            let status = answer.status();
+            if status == StatusCode::UNAUTHORIZED {
+                lane.ring();
+            }
+            if status.is_redirection() || status.is_informational() {
+                return Err(format!("the tenant's API answers HTTP {}, which is not followed", status.as_u16()).into());
+            }
+            let (parts, body) = answer.into_parts();
+            let largest = if status.is_success() {
+                lane.largest
+            } else {
+                lane.largest.min(LARGEST_NO)
+            };
             let body = Bounded {
                 body: Box::pin(body),
                 largest,
                 seen: 0,
-                lines,
+                lines: lines.then(|| Pace::new(FLOW)),
+                end: (!lines).then(|| Box::pin(tokio::time::sleep(TO_END))),
                 _place: place,
             };
             Ok(Response::from_parts(parts, body))
@@ -108,9 +164,52 @@ struct Bounded {
     body: Pin<Box<Body>>,
     largest: usize,
     seen: usize,
-    /// Whether each line counts for itself.
-    lines: bool,
+    /// Where each line counts for itself, how fast they are read.
+    lines: Option<Pace>,
+    /// When it has to be there.
+    end: Option<Pin<Box<Sleep>>>,
     _place: Option<OwnedSemaphorePermit>,
+}
+
+/// Bytes that may be read now, and the pause until there are some again.
+struct Pace {
+    flow: Flow,
+    left: usize,
+    counted: Instant,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl Pace {
+    fn new(flow: Flow) -> Self {
+        Self {
+            flow,
+            left: flow.burst,
+            counted: Instant::now(),
+            pause: None,
+        }
+    }
+
+    /// Takes what was read; more than there is makes the next read wait.
+    fn read(&mut self, bytes: usize) {
+        let now = Instant::now();
+        let passed = now.duration_since(self.counted).as_millis();
+        let fresh = usize::try_from(passed).unwrap_or(usize::MAX).saturating_mul(self.flow.rate) / 1000;
+        if fresh > 0 {
+            self.left = self.left.saturating_add(fresh).min(self.flow.burst);
+            self.counted = now;
+        }
+        if let Some(left) = self.left.checked_sub(bytes) {
+            self.left = left;
+            return;
+        }
+        let owed = bytes - self.left;
+        self.left = 0;
+        let millis = u64::try_from(owed.saturating_mul(1000) / self.flow.rate).unwrap_or(u64::MAX);
+        let pause = Duration::from_millis(millis);
+        // What comes in while it waits is what it owes.
+        self.counted = now + pause;
+        self.pause = Some(Box::pin(tokio::time::sleep(pause)));
+    }
 }
 
 impl http_body::Body for Bounded {
@@ -121,16 +220,31 @@ impl http_body::Body for Bounded {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if let Some(end) = &mut self.end
+            && end.as_mut().poll(context).is_ready()
+        {
+            let text = format!("the tenant's API did not end its answer within {} s", TO_END.as_secs());
+            return Poll::Ready(Some(Err(text.into())));
+        }
+        if let Some(pace) = &mut self.lines
+            && let Some(pause) = &mut pace.pause
+        {
+            ready!(pause.as_mut().poll(context));
+            pace.pause = None;
+        }
         let frame = match ready!(self.body.as_mut().poll_frame(context)) {
             None => return Poll::Ready(None),
             Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
             Some(Ok(frame)) => frame,
         };
         let data = frame.data_ref().map(AsRef::as_ref).unwrap_or_default();
+        if let Some(pace) = &mut self.lines {
+            pace.read(data.len());
+        }
         self.seen = match data
             .iter()
             .rposition(|byte| *byte == b'\n')
-            .filter(|_| self.lines)
+            .filter(|_| self.lines.is_some())
         {
             Some(end) => data.len() - end - 1,
             None => self.seen.saturating_add(data.len()),
@@ -176,6 +290,7 @@ mod tests {
             inner,
             places: Arc::new(Semaphore::new(width)),
             largest,
+            doubt: None,
         }
     }
 

@@ -26,8 +26,12 @@ pub(super) enum Stage {
     New,
     /// Somebody must change something.
     Refused(Reason),
-    /// The control plane is there, but does not answer yet.
+    /// The control plane is not there yet.
+    Pending(Reason),
+    /// The control plane is there, but does not answer.
     Deployed(Reason),
+    /// Nothing is sent to the control plane before somebody changes something.
+    Unusable(Reason),
     /// It answers.
     Online,
     /// It answers, and its kubeconfig is where it belongs.
@@ -68,7 +72,7 @@ pub(super) async fn write(
     }
     if let (Some(reason), Some(message)) = (reason, message)
         && before.reason.as_deref() != Some(&reason)
-        && (matches!(progress.stage, Stage::Refused(_)) || progress.broken.is_some())
+        && (matches!(progress.stage, Stage::Refused(_) | Stage::Unusable(_)) || progress.broken.is_some())
     {
         ctx.events.warning(tenant, &reason, "Reconciling", &message).await;
     }
@@ -106,12 +110,22 @@ fn fill(
             }
             set(status, &Fact::no(PROVISIONED, &reason.code, &text));
         }
-        Stage::Deployed(reason) => {
-            show(status, phase::PENDING, Some(reason));
+        Stage::Pending(reason) | Stage::Deployed(reason) | Stage::Unusable(reason) => {
             let text = reason.text();
-            set(status, &Fact::yes(DEPLOYED, "Deployed", ""));
-            set(status, &Fact::not_yet(ONLINE, &reason.code, &text));
-            set(status, &Fact::not_yet(READY, &reason.code, &text));
+            let unusable = matches!(progress.stage, Stage::Unusable(_));
+            show(
+                status,
+                if unusable { phase::FAILED } else { phase::PENDING },
+                Some(reason),
+            );
+            for kind in [DEPLOYED, ONLINE, READY] {
+                let fact = match &progress.stage {
+                    Stage::Deployed(_) if kind == DEPLOYED => Fact::yes(DEPLOYED, "Deployed", ""),
+                    Stage::Unusable(_) => Fact::no(kind, &reason.code, &text),
+                    _ => Fact::not_yet(kind, &reason.code, &text),
+                };
+                set(status, &fact);
+            }
             if conditions::find(&status.conditions, PROVISIONED).is_none() {
                 set(
                     status,

@@ -406,7 +406,8 @@ impl ControlPlane for ControlPlanes {
                 place.endpoint.as_deref().unwrap_or("127.0.0.1:6443")
             ),
             ca_pem: self.0.ca_pem().to_owned(),
-            kubeconfig: format!("kubeconfig of {}", place.name),
+            kubeconfig: Some(format!("kubeconfig of {}", place.name)),
+            doubt: None,
         }))
     }
 

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) mod fault;
 mod history;
+mod installer;
 mod late;
 mod planes;
 mod real;
@@ -100,11 +101,9 @@ impl World {
         let stop = CancellationToken::new();
         let stack = Stack::start(&stop).await;
         let client = stack.administrator(PLATFORM);
-        let mut definitions = hostler_api::all_crds();
-        definitions.extend(hostler_lab::crds::all());
-        wire::install(&client, definitions).await.unwrap();
         let network = Network::new();
         let lab = Lab::start(client.clone(), network.clone(), lab, stop.clone());
+        stack.serve(network.clone(), folder.path().join("tenants"), stop.clone());
         let world = Self {
             stack,
             client,

@@ -270,11 +270,12 @@ impl Cluster {
 
     /// The same for a client of this process.
     pub(crate) fn client_for(&self, user: &str, group: Option<&str>) -> Result<Client> {
-        Ok(Client::try_from(self.authority.config(
-            &self.url(),
-            user,
-            group,
-        )?)?)
+        Ok(Client::try_from(self.config_for(user, group)?)?)
+    }
+
+    /// What such a client is made of.
+    pub(crate) fn config_for(&self, user: &str, group: Option<&str>) -> Result<Config> {
+        self.authority.config(&self.url(), user, group)
     }
 
     /// Where the API server listens.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::stream::BoxStream;
 use hostler_controllers::control_plane::{ControlPlane, State, TenantPlace};
 use hostler_core::seams::Reason;
 use tower::BoxError;
@@ -19,7 +20,7 @@ pub(super) struct Planes {
 impl ControlPlane for Planes {
     async fn ensure(&self, place: &TenantPlace) -> Result<State, Reason> {
         self.fault.alive().map_err(ended)?;
-        if self.stack.stands(place) {
+        if !self.stack.would_make(place) {
             return self.inner.ensure(place).await;
         }
         let made = async { Ok::<_, BoxError>(self.inner.ensure(place).await) };
@@ -27,6 +28,10 @@ impl ControlPlane for Planes {
             .write(format!("ENSURE {}", place.name), made)
             .await
             .map_err(ended)?
+    }
+
+    fn changes(&self) -> Option<BoxStream<'static, String>> {
+        self.inner.changes()
     }
 
     async fn remove(&self, place: &TenantPlace) -> Result<bool, Reason> {

@@ -1,26 +1,23 @@
 //! Real clusters under a world: one for the platform, one for each tenant, lent from a shelf and put back when the world ends.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use async_trait::async_trait;
-use hostler_cli::control_plane::{Clients, address_of, cluster_of};
-use hostler_controllers::control_plane::{ControlPlane, State, TenantApi, TenantPlace};
-use hostler_core::seams::Reason;
-use hostler_lab::Network;
+use hostler_cli::control_plane::Clients;
+use hostler_controllers::control_plane::ControlPlane;
+use hostler_controllers::control_plane::given::Connect;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::{Api, Client, Config};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::stack::{PLATFORM, Through, keep_kubeconfig};
+use super::stack::{PLATFORM, Through};
 use crate::kubernetes::{ADMINISTRATOR, Binaries, Cluster};
 
 /// What the host is called in the clusters.
-const HOST: (&str, Option<&str>) = ("system:hostler", Some("system:masters"));
+pub(super) const HOST: (&str, Option<&str>) = ("system:hostler", Some("system:masters"));
 
 /// Clusters that nobody has now. They end with this process.
 static SHELVES: [Mutex<VecDeque<Cluster>>; 2] = [Mutex::new(VecDeque::new()), Mutex::new(VecDeque::new())];
@@ -76,7 +73,12 @@ async fn make(shelf: For) -> Cluster {
     match shelf {
         For::Platform => {
             let mut definitions = hostler_api::all_crds();
-            definitions.extend(hostler_lab::crds::all());
+            // Metal3's own definitions stand before the laboratory's, where they are.
+            let metal3 = crate::metal3::definitions().unwrap_or_default();
+            for ours in hostler_lab::crds::all() {
+                let theirs = metal3.iter().find(|one| one.metadata.name == ours.metadata.name);
+                definitions.push(theirs.cloned().unwrap_or(ours));
+            }
             hostler_cli::wire::install(&client, definitions).await.unwrap();
         }
         For::Tenant => {
@@ -103,6 +105,8 @@ pub(crate) struct Real {
     platform: Lent,
     /// By the name that the cluster would have in our own server.
     tenants: Mutex<BTreeMap<String, Arc<Lent>>>,
+    /// What the host read in the tenants' Secrets.
+    configs: Mutex<BTreeMap<String, Config>>,
     ended: CancellationToken,
     _turn: OwnedSemaphorePermit,
 }
@@ -119,6 +123,7 @@ impl Real {
         Self {
             platform: Lent::take(For::Platform).await,
             tenants: Mutex::default(),
+            configs: Mutex::default(),
             ended,
             _turn: turn,
         }
@@ -150,8 +155,13 @@ impl Real {
         self.client(cluster, ADMINISTRATOR).unwrap()
     }
 
+    /// On the platform by a certificate of the host's, at a tenant by what stood in the tenant's Secret.
     pub(super) fn as_host(&self, cluster: &str) -> anyhow::Result<Client> {
-        self.client(cluster, HOST)
+        let given = self.configs.lock().unwrap().get(cluster).cloned();
+        match given {
+            Some(config) => Ok(Through::until(Client::try_from(config)?, self.ended.clone()).client()),
+            None => self.client(cluster, HOST),
+        }
     }
 
     pub(super) fn url(&self, cluster: &str) -> String {
@@ -163,67 +173,49 @@ impl Real {
             .unwrap_or_default()
     }
 
-    pub(super) fn control_planes(
-        self: &Arc<Self>,
-        clients: Clients,
-        network: Network,
-        tenants: PathBuf,
-    ) -> Arc<dyn ControlPlane> {
-        Arc::new(Planes {
-            real: self.clone(),
-            clients,
-            network,
-            tenants,
-        })
+    /// Tenants' APIs as the host finds them: by the Secrets that [`super::installer`] writes. `clients` wraps each client.
+    pub(super) fn control_planes(self: &Arc<Self>, clients: Clients) -> Arc<dyn ControlPlane> {
+        let config = self.platform.get().config_for(HOST.0, HOST.1).unwrap();
+        let platform = clients(PLATFORM).unwrap();
+        let real = self.clone();
+        let connect: Connect = Arc::new(move |config| {
+            // What the kubeconfig says is what is connected with; which cluster that is, is only asked for the sake of the wrapping.
+            let url = config.cluster_url.to_string();
+            let cluster = real
+                .cluster_at(&url)
+                .expect("the kubeconfig is of a cluster of this world");
+            real.configs.lock().unwrap().insert(cluster.clone(), config);
+            clients(&cluster).map_err(|error| kube::Error::Service(error.into()))
+        });
+        hostler_cli::wire::given(platform, &config, connect)
     }
-}
 
-/// A cluster of its own for each tenant.
-struct Planes {
-    real: Arc<Real>,
-    clients: Clients,
-    network: Network,
-    tenants: PathBuf,
-}
+    fn cluster_at(&self, url: &str) -> Option<String> {
+        self.clusters()
+            .into_iter()
+            .find(|cluster| self.url(cluster) == url.trim_end_matches('/'))
+    }
 
-#[async_trait]
-impl ControlPlane for Planes {
-    async fn ensure(&self, place: &TenantPlace) -> Result<State, Reason> {
-        let (cluster, address) = (cluster_of(place), address_of(place));
-        if !self.real.clusters().contains(&cluster) {
+    /// A cluster for a tenant, under a name; one that is there already stays.
+    pub(super) async fn install(&self, cluster: &str) {
+        if !self.clusters().iter().any(|one| one == cluster) {
             let lent = Lent::take(For::Tenant).await;
-            let mut tenants = self.real.tenants.lock().unwrap();
-            // Two hosts may have begun at a time; the cluster that nobody uses goes back.
-            tenants.entry(cluster.clone()).or_insert_with(|| Arc::new(lent));
+            self.tenants
+                .lock()
+                .unwrap()
+                .entry(cluster.to_owned())
+                .or_insert_with(|| Arc::new(lent));
         }
-        let url = self.real.url(&cluster);
-        self.network
-            .bind(&address, &place.uid, url.parse().unwrap())
-            .map_err(|error| Reason::new("EndpointTaken", format!("controlPlane.endpoint: {error}")))?;
-        let kubeconfig = self
-            .real
-            .with(&cluster, |one| std::fs::read_to_string(one.kubeconfig()).unwrap())
-            .unwrap();
-        keep_kubeconfig(&self.tenants, place, &kubeconfig);
-        Ok(State::Online(TenantApi {
-            uid: place.uid.clone(),
-            client: (self.clients)(&cluster)
-                .map_err(|error| Reason::new("ControlPlaneFailed", format!("{error:#}")))?,
-            join_server: format!("https://{address}"),
-            ca_pem: self.real.ca_pem(&cluster),
-            kubeconfig: Some(kubeconfig),
-            doubt: None,
-        }))
     }
 
-    async fn remove(&self, place: &TenantPlace) -> Result<bool, Reason> {
-        self.network.release(&place.uid);
-        self.real.tenants.lock().unwrap().remove(&cluster_of(place));
-        let kubeconfig = self
-            .tenants
-            .join(&place.project)
-            .join(format!("{}.kubeconfig", place.name));
-        drop(std::fs::remove_file(kubeconfig));
-        Ok(true)
+    /// Takes it away.
+    pub(super) fn uninstall(&self, cluster: &str) {
+        self.tenants.lock().unwrap().remove(cluster);
+        self.configs.lock().unwrap().remove(cluster);
+    }
+
+    /// A kubeconfig of somebody for a cluster.
+    pub(super) fn kubeconfig(&self, cluster: &str, (user, group): (&str, Option<&str>)) -> Option<String> {
+        self.with(cluster, |one| one.kubeconfig_of(user, group).unwrap())
     }
 }

@@ -1,6 +1,6 @@
 //! What a world runs on: our own API server in memory, or real clusters. `HOSTLER_STACK=real` chooses the latter for every test.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hostler_apiserver::{Identity, Server};
-use hostler_cli::control_plane::{Clients, Embedded};
+use hostler_cli::control_plane::{Clients, Embedded, cluster_of};
 use hostler_controllers::control_plane::{ControlPlane, TenantPlace};
 use hostler_lab::Network;
 use http::{Request, Response};
@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
 
+use super::installer;
 use super::real::Real;
 
 /// Name of the platform's cluster.
@@ -49,7 +50,7 @@ pub(crate) enum Stack {
 }
 
 impl Stack {
-    /// Starts what this run is on; ends with `stop`.
+    /// Starts what this run is on, with all kinds installed; ends with `stop`.
     pub(super) async fn start(stop: &CancellationToken) -> Self {
         if is_real() {
             return Self::Real(Arc::new(Real::start(stop.clone()).await));
@@ -64,6 +65,10 @@ impl Stack {
             let (server, stop) = (server.clone(), stop.clone());
             async move { server.serve(listener, stop).await }
         });
+        let mut definitions = hostler_api::all_crds();
+        definitions.extend(hostler_lab::crds::all());
+        let client = server.client(PLATFORM, Identity::administrator());
+        hostler_cli::wire::install(&client, definitions).await.unwrap();
         Self::Embedded { server, base }
     }
 
@@ -107,7 +112,8 @@ impl Stack {
         }
     }
 
-    /// What gives tenants their APIs; their kubeconfigs go below `tenants`.
+    /// What gives tenants their APIs, through these clients. Our own makes them, with kubeconfigs below `tenants`; real ones are given
+    /// by [`installer`], which is no part of the host.
     pub(super) fn control_planes(
         &self,
         clients: Clients,
@@ -122,16 +128,24 @@ impl Stack {
                 base.clone(),
                 tenants,
             )),
-            Self::Real(real) => real.control_planes(clients, network, tenants),
+            Self::Real(real) => real.control_planes(clients),
         }
     }
 
-    /// Whether the tenant's cluster is there; its name ends with the begin of the tenant's uid.
-    pub(super) fn stands(&self, place: &TenantPlace) -> bool {
-        self.clusters()
-            .contains(&hostler_cli::control_plane::cluster_of(place))
+    /// Whether the host has to make the tenant's cluster, and has not yet.
+    pub(super) fn would_make(&self, place: &TenantPlace) -> bool {
+        match self {
+            Self::Embedded { server, .. } => !server.clusters().contains(&cluster_of(place)),
+            Self::Real(_) => false,
+        }
     }
 
+    /// Starts what makes tenants' clusters, where the host does not.
+    pub(super) fn serve(&self, network: Network, tenants: PathBuf, stop: CancellationToken) {
+        if let Self::Real(real) = self {
+            tokio::spawn(stop.run_until_cancelled_owned(installer::run(real.clone(), network, tenants)));
+        }
+    }
     /// Says in one line why a test does not run on the real stack; true when it does not.
     pub(crate) fn only_embedded(why: &str) -> bool {
         if is_real() {
@@ -183,11 +197,4 @@ impl Service<Request<Body>> for Through {
         }
         .boxed()
     }
-}
-
-/// Writes a kubeconfig where the laboratory has it, too.
-pub(super) fn keep_kubeconfig(tenants: &Path, place: &TenantPlace, kubeconfig: &str) {
-    let folder = tenants.join(&place.project);
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join(format!("{}.kubeconfig", place.name)), kubeconfig).unwrap();
 }

@@ -5,6 +5,8 @@
 //! against the authority in the kubeconfig; nothing is skipped because the network is simulated.
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -13,10 +15,49 @@ use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use kube::{Client, Config};
 
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
 /// The rack network. Copies are the same network.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
     bindings: Arc<RwLock<BTreeMap<String, Binding>>>,
+    /// Kubelets by their address on the rack.
+    kubelets: Arc<RwLock<BTreeMap<(IpAddr, u16), Listening>>>,
+}
+
+/// A kubelet that listens.
+#[derive(Clone, Debug)]
+struct Listening {
+    /// Tells it from another at the same address.
+    number: u64,
+    /// Where it really listens.
+    at: SocketAddr,
+    /// The address of the API server in its kubeconfig.
+    server: String,
+}
+
+/// A kubelet's place on the network; it is free again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Plug {
+    network: Network,
+    address: (IpAddr, u16),
+    number: u64,
+}
+
+impl Drop for Plug {
+    fn drop(&mut self) {
+        let mut kubelets = self
+            .network
+            .kubelets
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if kubelets
+            .get(&self.address)
+            .is_some_and(|known| known.number == self.number)
+        {
+            kubelets.remove(&self.address);
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -113,12 +154,48 @@ impl Network {
         Some(bindings.get(&normal(address)?)?.base.clone())
     }
 
-    /// A client for the API server behind the server URL of a kubeconfig.
+    /// Makes an address and port of the rack lead to a kubelet that has the server URL `server` in its kubeconfig. Of two
+    /// machines with one address, the one that came last is reached.
+    pub(crate) fn plug(&self, address: IpAddr, port: u16, at: SocketAddr, server: &str) -> Plug {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let server = server
+            .parse::<Uri>()
+            .ok()
+            .and_then(|url| normal(url.authority()?.as_str()));
+        let listening = Listening {
+            number,
+            at,
+            server: server.unwrap_or_default(),
+        };
+        let mut kubelets = self.kubelets.write().unwrap_or_else(PoisonError::into_inner);
+        kubelets.insert((address, port), listening);
+        Plug {
+            network: self.clone(),
+            address: (address, port),
+            number,
+        }
+    }
+
+    /// Where the kubelet at an address of the rack really listens, and the base of the API that it joined: whoever is not
+    /// that API has no business with it.
+    #[must_use]
+    pub fn kubelet(&self, address: &str, port: u16) -> Option<(SocketAddr, Uri)> {
+        let address = address.parse().ok()?;
+        let found = {
+            let kubelets = self.kubelets.read().unwrap_or_else(PoisonError::into_inner);
+            kubelets.get(&(address, port))?.clone()
+        };
+        Some((found.at, self.target(&found.server)?))
+    }
+
+    /// A client for the API server behind the server URL of a kubeconfig. `patience` is how long an answer, or the next part
+    /// of one, may take.
     pub(crate) fn dial(
         &self,
         server: &str,
         authority: Vec<Vec<u8>>,
         identity: &Identity<'_>,
+        patience: Duration,
     ) -> Result<Client, DialError> {
         let url: Uri = server.parse().map_err(|_| DialError::Server(server.to_owned()))?;
         let (Some("https"), Some(address)) = (url.scheme_str(), url.authority()) else {
@@ -131,7 +208,7 @@ impl Network {
         let mut config = Config::new(base);
         config.root_cert = Some(authority);
         config.connect_timeout = Some(Duration::from_secs(5));
-        config.read_timeout = Some(Duration::from_secs(30));
+        config.read_timeout = Some(patience);
         match identity {
             Identity::Token(token) => config.auth_info.token = Some((*token).to_owned().into()),
             Identity::Certificate { certificate, key } => {
@@ -216,6 +293,26 @@ mod tests {
     }
 
     #[test]
+    fn a_kubelet_is_reached_while_it_is_plugged_in_and_the_last_one_at_its_address_counts() {
+        let network = Network::new();
+        let base = base("https://127.0.0.1:6443/clusters/one");
+        network.bind("192.168.100.2:8443", "one", base.clone()).unwrap();
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let address = "192.168.100.11".parse().unwrap();
+        let old = network.plug(address, 10250, at(1), "https://192.168.100.2:8443");
+        let new = network.plug(address, 10250, at(2), "https://192.168.100.2:8443");
+        drop(old);
+        assert_eq!(network.kubelet("192.168.100.11", 10250), Some((at(2), base)));
+        assert_eq!(network.kubelet("192.168.100.12", 10250), None);
+        assert_eq!(network.kubelet("192.168.100.11", 10251), None);
+        // Whose API has gone belongs to nobody.
+        network.release("one");
+        assert_eq!(network.kubelet("192.168.100.11", 10250), None);
+        drop(new);
+        assert!(network.kubelets.read().unwrap().is_empty());
+    }
+
+    #[test]
     fn what_cannot_be_dialled_is_not_bound() {
         let network = Network::new();
         assert!(matches!(
@@ -234,7 +331,12 @@ mod tests {
 
     #[test]
     fn nobody_answers_at_an_address_without_a_control_plane() {
-        let dialled = Network::new().dial("https://192.168.100.2:8443", Vec::new(), &Identity::Token("t"));
+        let dialled = Network::new().dial(
+            "https://192.168.100.2:8443",
+            Vec::new(),
+            &Identity::Token("t"),
+            Duration::from_secs(1),
+        );
         assert!(matches!(dialled, Err(DialError::NoRoute(address)) if address == "192.168.100.2:8443"));
     }
 }

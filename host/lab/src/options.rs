@@ -30,6 +30,10 @@ pub struct Times {
     pub retry: Duration,
     /// Between two looks of a server at its signing request.
     pub poll: Duration,
+    /// From a kubelet's first sight of a pod until its containers run.
+    pub start: Duration,
+    /// From the order to end a pod until its containers have ended; never longer than the pod's own grace period.
+    pub stop: Duration,
 }
 
 impl Default for Times {
@@ -47,6 +51,8 @@ impl Default for Times {
             report: Duration::from_secs(300),
             retry: Duration::from_secs(2),
             poll: Duration::from_millis(250),
+            start: Duration::from_millis(300),
+            stop: Duration::from_millis(300),
         }
     }
 }
@@ -61,6 +67,8 @@ pub struct Options {
     /// Whether a kubelet whose Node object was deleted registers again while it runs. The real one does not (only when it is
     /// started again); `true` makes the laboratory a harder test for whoever deletes Nodes.
     pub reregister: bool,
+    /// Whether kubelets run pods. Without it they leave them alone, for whoever else plays that part.
+    pub pods: bool,
 }
 
 impl Default for Options {
@@ -69,6 +77,7 @@ impl Default for Options {
             times: Times::default(),
             namespace: "hostler-lab".to_owned(),
             reregister: false,
+            pods: true,
         }
     }
 }
@@ -90,6 +99,8 @@ impl Options {
                 ready: Duration::ZERO,
                 retry: moment,
                 poll: moment,
+                start: Duration::ZERO,
+                stop: Duration::ZERO,
                 ..Times::default()
             },
             ..Self::default()

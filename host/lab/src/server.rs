@@ -11,9 +11,13 @@ mod cloud_init;
 mod disk;
 mod join;
 mod kubelet;
+mod life;
+mod logs;
 mod node;
+mod pods;
 mod rack;
 mod registration;
+mod script;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +38,9 @@ use crate::identity::uuid;
 use crate::network::{Identity, Network};
 use crate::notices::{Notices, Source};
 use crate::options::Options;
+
+/// How long an API server may take to answer a server.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// What all servers of a data centre share.
 pub(crate) struct Site {
@@ -146,7 +153,7 @@ async fn live(
         site.disks.write(uid, &disk).await.map_err(lost)?;
     }
     if disk.certificate.is_empty() {
-        let client = dial(site, &disk, &Identity::Token(&disk.token))?;
+        let client = dial(site, &disk, &Identity::Token(&disk.token), ANSWER)?;
         match join::certificate(client, &name, &disk.key, site.options.times.poll).await {
             Ok(certificate) => {
                 disk.certificate = certificate;
@@ -167,7 +174,7 @@ async fn live(
         certificate: &disk.certificate,
         key: &disk.key,
     };
-    let client = dial(site, &disk, &identity)?;
+    let client = dial(site, &disk, &identity, ANSWER)?;
     let spec = &host.spec;
     let machine = Machine {
         name,
@@ -185,13 +192,17 @@ async fn live(
         chassis: [host.namespace(), host.name(), &spec.boot_mac_address].map(str::to_owned),
         boot: disk.boot.clone(),
     };
-    let kubelet = registration::Kubelet::new(site, host, client, machine);
+    // The watch of its pods goes on for minutes without a word.
+    let watching = dial(site, &disk, &identity, pods::SILENCE)?;
+    let clients = registration::Clients { client, watching };
+    let kubelet = registration::Kubelet::new(site, host, boot.host.clone(), clients, machine);
     kubelet.run(&mut disk, boot.running).await
 }
 
-fn dial(site: &Site, disk: &Disk, identity: &Identity<'_>) -> Result<Client, Problem> {
+fn dial(site: &Site, disk: &Disk, identity: &Identity<'_>, patience: Duration) -> Result<Client, Problem> {
+    let authority = kubelet::certificates(&disk.authority);
     site.network
-        .dial(&disk.server, kubelet::certificates(&disk.authority), identity)
+        .dial(&disk.server, authority, identity, patience)
         .map_err(|error| Problem::passing("ApiUnreachable", error.to_string()))
 }
 

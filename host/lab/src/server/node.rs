@@ -1,5 +1,6 @@
 //! The Node that a server registers, and the status that it reports.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
@@ -14,6 +15,46 @@ const OS_IMAGE: &str = "Ubuntu 24.04.5 LTS";
 const KERNEL: &str = "6.8.0-142-generic";
 const KUBELET: &str = "v1.36.0";
 const RUNTIME: &str = "containerd://2.2.1";
+/// Where a kubelet listens.
+pub(crate) const KUBELET_PORT: u16 = 10250;
+
+/// Resources of a server beyond those that its inventory names, as its device plugins would announce them:
+/// `nvidia.com/gpu=4`, several with commas between them. Only the laboratory reads this annotation of a BareMetalHost.
+pub(crate) const EXTENDED_RESOURCES: &str = "lab.hostler.dev/extended-resources";
+
+/// Amounts of extended resources by name.
+pub(crate) type Extended = BTreeMap<String, u64>;
+
+/// Reads [`EXTENDED_RESOURCES`].
+pub(crate) fn parse_extended(text: &str) -> Result<Extended, String> {
+    let wrong = |pair: &str| {
+        format!(
+            "annotation {EXTENDED_RESOURCES} has {pair:?}; write it like nvidia.com/gpu=4, with commas between several"
+        )
+    };
+    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| {
+            let (name, amount) = pair.split_once('=').ok_or_else(|| wrong(pair))?;
+            let (name, amount) = (name.trim(), amount.trim());
+            let (domain, rest) = name.split_once('/').ok_or_else(|| wrong(pair))?;
+            let is_word = |word: &str| {
+                let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+                let ends = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+                word.bytes().all(inner) && ends(word.bytes().next()) && ends(word.bytes().last())
+            };
+            let is_ours = !domain.ends_with("kubernetes.io") && is_word(domain) && is_word(rest);
+            let amount = amount
+                .parse::<u64>()
+                .ok()
+                .filter(|amount| i64::try_from(*amount).is_ok());
+            match amount.filter(|_| is_ours) {
+                Some(amount) => Ok((name.to_owned(), amount)),
+                None => Err(wrong(pair)),
+            }
+        })
+        .collect()
+}
 
 /// A server, as its kubelet sees it.
 #[derive(Clone, Debug)]
@@ -34,7 +75,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// The Node as it is registered.
-    pub(crate) fn node(&self, now: Timestamp) -> Node {
+    pub(crate) fn node(&self, extended: &Extended, now: Timestamp) -> Node {
         let mut labels = self.own_labels();
         for (key, value) in &self.arguments.labels {
             labels[key] = json!(value);
@@ -53,7 +94,7 @@ impl Machine {
                 "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
             },
             "spec": spec,
-            "status": self.status(false, now, now),
+            "status": self.status(false, extended, now, now),
         });
         serde_json::from_value(node).expect("this is a Node")
     }
@@ -67,8 +108,8 @@ impl Machine {
         })
     }
 
-    /// The status of the Node: `ready` or not, since when.
-    pub(crate) fn status(&self, ready: bool, since: Timestamp, now: Timestamp) -> Value {
+    /// The status of the Node: `ready` or not, since when; `extended` comes on top of what the inventory says.
+    pub(crate) fn status(&self, ready: bool, extended: &Extended, since: Timestamp, now: Timestamp) -> Value {
         let condition = |kind: &str, status: &str, reason: &str, message: &str| {
             json!({"type": kind, "status": status, "reason": reason, "message": message,
                 "lastHeartbeatTime": second(now), "lastTransitionTime": second(since)})
@@ -83,7 +124,10 @@ impl Machine {
                 "container runtime network not ready: cni plugin not initialized",
             )
         };
-        let resources = self.resources();
+        let mut resources = self.resources();
+        for (name, amount) in extended {
+            resources[name] = json!(amount.to_string());
+        }
         let chassis: Vec<&str> = self.chassis.iter().map(String::as_str).collect();
         json!({
             "addresses": [
@@ -98,7 +142,7 @@ impl Machine {
                 condition("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
                 ready,
             ],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},
             "nodeInfo": {
                 "architecture": self.arch(), "bootID": self.boot, "containerRuntimeVersion": RUNTIME,
                 "kernelVersion": KERNEL, "kubeProxyVersion": "", "kubeletVersion": KUBELET,
@@ -137,6 +181,8 @@ fn second(at: Timestamp) -> Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     fn machine(boot: &str) -> Machine {
@@ -155,7 +201,8 @@ mod tests {
 
     #[test]
     fn a_node_looks_like_the_one_in_the_report() {
-        let node = machine("1").node(Timestamp::UNIX_EPOCH);
+        let cards = parse_extended("nvidia.com/gpu=4").unwrap();
+        let node = machine("1").node(&cards, Timestamp::UNIX_EPOCH);
         assert_eq!(node.metadata.name.as_deref(), Some("bare-metal-2"));
         let labels = node.metadata.labels.unwrap();
         assert_eq!(
@@ -175,6 +222,7 @@ mod tests {
         assert_eq!(info.kubelet_version, "v1.36.0");
         assert_eq!(status.addresses.unwrap()[0].address, "192.168.100.11");
         assert_eq!(status.capacity.unwrap()["memory"].0, "1048576Ki");
+        assert_eq!(status.allocatable.unwrap()["nvidia.com/gpu"].0, "4");
         let ready = status
             .conditions
             .unwrap()
@@ -187,10 +235,40 @@ mod tests {
         );
     }
 
+    #[rstest]
+    #[case::nothing("", &[])]
+    #[case::one("nvidia.com/gpu=4", &[("nvidia.com/gpu", 4)])]
+    #[case::several(" nvidia.com/gpu = 4, example.com/nic-vf=0,", &[("example.com/nic-vf", 0), ("nvidia.com/gpu", 4)])]
+    fn extended_resources_are(#[case] text: &str, #[case] expected: &[(&str, u64)]) {
+        let found = parse_extended(text).unwrap();
+        let found: Vec<_> = found
+            .iter()
+            .map(|(name, amount)| (name.as_str(), *amount))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[rstest]
+    #[case::without_an_amount("nvidia.com/gpu")]
+    #[case::with_a_strange_amount("nvidia.com/gpu=4Gi")]
+    #[case::with_less_than_nothing("nvidia.com/gpu=-1")]
+    #[case::without_a_domain("gpu=4")]
+    #[case::of_kubernetes("kubernetes.io/gpu=4")]
+    #[case::with_a_strange_name("nvidia.com/gpu/x=4")]
+    fn an_extended_resource_is_refused(#[case] text: &str) {
+        assert!(
+            parse_extended(text)
+                .unwrap_err()
+                .contains("write it like nvidia.com/gpu=4"),
+            "{text}"
+        );
+    }
+
     #[test]
     fn another_boot_changes_the_boot_id_and_nothing_else() {
         let info = |boot: &str| {
-            machine(boot).status(true, Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH)["nodeInfo"].clone()
+            let (none, epoch) = (Extended::new(), Timestamp::UNIX_EPOCH);
+            machine(boot).status(true, &none, epoch, epoch)["nodeInfo"].clone()
         };
         let (mut one, two) = (info("1"), info("2"));
         assert_ne!(one["bootID"], two["bootID"]);

@@ -1,6 +1,8 @@
-//! The kubelet of a server once it has a certificate: its Node, its Lease, and its reports.
+//! The kubelet of a server once it has a certificate: its Node, its Lease, its reports, its port, and the pods that it runs.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -9,13 +11,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::disk::Disk;
-use super::node::Machine;
+use super::kubelet::certificates;
+use super::logs::{Door, ServeError};
+use super::node::{EXTENDED_RESOURCES, Extended, KUBELET_PORT, Machine, parse_extended};
+use super::pods::{Known, Pods};
 use super::{Problem, Site, unreachable_or_refused};
 use crate::bmh::Host;
+use crate::network::Plug;
 use crate::notices::Source;
 
 /// Leases of nodes live here, in every cluster.
@@ -27,9 +34,22 @@ const LEASE_SECONDS: i32 = 40;
 pub(super) struct Kubelet<'a> {
     site: &'a Site,
     host: &'a Host,
+    /// The host as it is now.
+    view: watch::Receiver<Arc<Host>>,
     machine: Machine,
+    watching: Client,
     nodes: Api<Node>,
     leases: Api<Lease>,
+    /// Extended resources that the Node names: what is no more is reported as none.
+    announced: Mutex<BTreeSet<String>>,
+    pods: watch::Sender<Known>,
+}
+
+/// How a kubelet reaches its API server.
+pub(super) struct Clients {
+    pub(super) client: Client,
+    /// For watches: it is patient.
+    pub(super) watching: Client,
 }
 
 /// How a look at one's own objects ended.
@@ -39,20 +59,75 @@ enum Beat {
 }
 
 impl<'a> Kubelet<'a> {
-    pub(super) fn new(site: &'a Site, host: &'a Host, client: Client, machine: Machine) -> Self {
+    pub(super) fn new(
+        site: &'a Site,
+        host: &'a Host,
+        view: watch::Receiver<Arc<Host>>,
+        Clients { client, watching }: Clients,
+        machine: Machine,
+    ) -> Self {
         let leases = Api::namespaced(client.clone(), LEASES);
         Self {
             site,
             host,
+            view,
             machine,
+            watching,
             nodes: Api::all(client),
             leases,
+            announced: Mutex::default(),
+            pods: watch::Sender::default(),
         }
     }
 
-    /// Registers the Node, unless it ran already, and keeps it alive until it is dropped.
+    /// Registers the Node, unless it ran already, and keeps it alive until it is dropped; runs its pods meanwhile.
     pub(super) async fn run(&self, disk: &mut Disk, ran: bool) -> Result<Infallible, Problem> {
+        let door = self.open(disk).await;
+        let serve = async {
+            match door {
+                Some((door, _plug)) => door.serve(self.pods.subscribe()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            result = self.live(disk, ran) => result,
+            never = serve => Ok(never),
+        }
+    }
+
+    /// Opens the kubelet's port and makes the rack lead there. A kubelet without one does all else.
+    async fn open(&self, disk: &Disk) -> Option<(Door, Plug)> {
+        if !self.site.options.pods {
+            return None;
+        }
+        let address = self.machine.address;
+        let opened = async {
+            let door = Door::open(
+                certificates(&disk.authority),
+                &self.machine.name,
+                &address.to_string(),
+            )
+            .await?;
+            let at = door.address()?;
+            Ok::<_, ServeError>((door, at))
+        };
+        match opened.await {
+            Ok((door, at)) => Some((
+                door,
+                self.site.network.plug(address, KUBELET_PORT, at, &disk.server),
+            )),
+            Err(error) => {
+                warn!(node = self.machine.name, %error, "a kubelet has no port; its logs cannot be read");
+                None
+            }
+        }
+    }
+
+    async fn live(&self, disk: &mut Disk, ran: bool) -> Result<Infallible, Problem> {
         let uid = self.host.meta.uid.as_deref().unwrap_or_default();
+        if let Err(why) = self.extended() {
+            self.say_ignored(&why);
+        }
         let mut since = None;
         if ran && disk.registered {
             // Nothing happened to this server: only the simulation was away.
@@ -72,7 +147,10 @@ impl<'a> Kubelet<'a> {
                 Some(since) => since,
                 None => self.become_ready().await?,
             };
-            self.keep(since).await;
+            tokio::select! {
+                () = self.keep(since) => {}
+                never = self.run_pods() => match never {},
+            }
             if !self.site.options.reregister {
                 return Err(Problem::lasting(
                     "NodeGone",
@@ -86,9 +164,48 @@ impl<'a> Kubelet<'a> {
         }
     }
 
+    async fn run_pods(&self) -> Infallible {
+        if !self.site.options.pods {
+            return std::future::pending().await;
+        }
+        let pods = Pods {
+            client: self.watching.clone(),
+            node: &self.machine.name,
+            address: self.machine.address,
+            boot: &self.machine.boot,
+            times: &self.site.options.times,
+            known: &self.pods,
+        };
+        pods.run().await
+    }
+
+    /// What the annotation of the host says now; what cannot be read is told, and is nothing.
+    fn extended(&self) -> Result<Extended, String> {
+        let host = self.view.borrow().clone();
+        host.annotation(EXTENDED_RESOURCES)
+            .map_or_else(|| Ok(Extended::new()), parse_extended)
+    }
+
+    fn say_ignored(&self, why: &str) {
+        self.site
+            .notices
+            .say(self.host, Source::Server, true, "ExtendedResourcesIgnored", why);
+    }
+
+    /// What is to be reported: nothing of what was announced before and is no more.
+    fn to_announce(&self) -> Extended {
+        let mut extended = self.extended().unwrap_or_default();
+        let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        for name in announced.iter() {
+            extended.entry(name.clone()).or_default();
+        }
+        announced.extend(extended.keys().cloned());
+        extended
+    }
+
     async fn register(&self) -> Result<(), Problem> {
         let now = Timestamp::now();
-        let node = self.machine.node(now);
+        let node = self.machine.node(&self.to_announce(), now);
         match self.nodes.create(&PostParams::default(), &node).await {
             Ok(_) => {
                 let message = format!("Node {} was registered", self.machine.name);
@@ -103,7 +220,11 @@ impl<'a> Kubelet<'a> {
                     .nodes
                     .patch(&self.machine.name, &PatchParams::default(), &patch)
                     .await;
-                patched.map_err(|error| refused(&error))?;
+                let node = patched.map_err(|error| refused(&error))?;
+                // What an earlier life announced holds no longer, unless it is announced again.
+                let before = node.status.and_then(|status| status.capacity).unwrap_or_default();
+                let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+                announced.extend(before.into_keys().filter(|name| name.contains('/')));
             }
             Err(error) => return Err(refused(&error)),
         }
@@ -160,8 +281,23 @@ impl<'a> Kubelet<'a> {
         let mut reported = Instant::now();
         // A report that was missed while the API server was away makes up for what others wrote meanwhile.
         let mut missed = false;
+        let mut view = self.view.clone();
+        let mut extended = self.extended();
         loop {
-            beat.tick().await;
+            tokio::select! {
+                _ = beat.tick() => {}
+                () = changed(&mut view) => {
+                    let now = self.extended();
+                    if now == extended {
+                        continue;
+                    }
+                    extended = now;
+                    missed = true;
+                    if let Err(why) = &extended {
+                        self.say_ignored(why);
+                    }
+                }
+            }
             let renewed = self.renew().await;
             let due = missed || reported.elapsed() >= times.report;
             let result = match renewed {
@@ -184,7 +320,8 @@ impl<'a> Kubelet<'a> {
     }
 
     async fn report(&self, ready: bool, since: Timestamp) -> Result<Beat, kube::Error> {
-        let status = json!({"status": self.machine.status(ready, since, Timestamp::now())});
+        let extended = self.to_announce();
+        let status = json!({"status": self.machine.status(ready, &extended, since, Timestamp::now())});
         let patch = Patch::Strategic(status);
         found(
             self.nodes
@@ -217,6 +354,13 @@ impl<'a> Kubelet<'a> {
             .create(&PostParams::default(), &lease)
             .await
             .map(|_| Beat::Well)
+    }
+}
+
+/// Waits for another version of the host; for ever when there will be none.
+async fn changed(view: &mut watch::Receiver<Arc<Host>>) {
+    if view.changed().await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 

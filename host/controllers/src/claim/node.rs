@@ -11,6 +11,7 @@ use hostler_core::seams::Reason;
 use hostler_core::values::Grace;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
+use kube::core::PartialObjectMeta;
 use kube::runtime::controller::Action;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
@@ -194,7 +195,7 @@ impl Turn<'_> {
         }
     }
 
-    async fn drain_step(&mut self, step: Drain, tenant: &TenantApi, pods: &[Pod]) -> Result<()> {
+    async fn drain_step(&mut self, step: Drain, tenant: &TenantApi, pods: &[Leaving]) -> Result<()> {
         let name = self.status.node_name.clone().unwrap_or_default();
         let nodes: Api<Node> = Api::all(tenant.client.clone());
         match step {
@@ -256,7 +257,7 @@ impl Turn<'_> {
         &self,
         frozen: &FrozenOrder,
         tenant: Option<&Arc<TenantApi>>,
-    ) -> (NodeSight, Vec<Pod>) {
+    ) -> (NodeSight, Vec<Leaving>) {
         if self.tenant_leaves(frozen) {
             return (NodeSight::TenantGone, Vec::new());
         }
@@ -265,7 +266,13 @@ impl Turn<'_> {
             return (NodeSight::Absent, Vec::new()); // Without boot data nothing could ever join.
         }
         let Some(tenant) = tenant else {
-            return (NodeSight::Unreachable, Vec::new());
+            let uid = frozen.tenant_uid.as_deref().unwrap_or_default();
+            let sight = if self.ctx.tenants.looked_for(uid) {
+                NodeSight::Unreachable
+            } else {
+                NodeSight::Unknown
+            };
+            return (sight, Vec::new());
         };
         self.look(frozen, tenant).await.unwrap_or_else(|error| {
             tracing::debug!(claim = self.name(), error = %error, "the tenant's API does not answer");
@@ -281,7 +288,11 @@ impl Turn<'_> {
         tenant.is_none_or(|tenant| tenant.meta().deletion_timestamp.is_some())
     }
 
-    async fn look(&self, frozen: &FrozenOrder, tenant: &TenantApi) -> Result<(NodeSight, Vec<Pod>), Error> {
+    async fn look(
+        &self,
+        frozen: &FrozenOrder,
+        tenant: &TenantApi,
+    ) -> Result<(NodeSight, Vec<Leaving>), Error> {
         // No further join: the token goes before the Node does.
         self.remove_token(frozen).await?;
         let name = self.status.node_name.clone().unwrap_or_default();
@@ -293,11 +304,16 @@ impl Turn<'_> {
             return Ok((NodeSight::NotOurs, Vec::new()));
         }
         let all: Api<Pod> = Api::all(tenant.client.clone());
-        let on_node = ListParams::default().fields(&format!("spec.nodeName={name}"));
-        let pods = patch::within(format!("listing pods of Node {name}"), all.list(&on_node))
-            .await?
-            .items;
-        let pods: Vec<Pod> = pods.into_iter().filter(must_leave).collect();
+        // What has ended holds nothing up; of the rest no more than the metadata is wanted.
+        let on_node = format!("spec.nodeName={name},status.phase!=Succeeded,status.phase!=Failed");
+        let on_node = ListParams::default().fields(&on_node);
+        let pods = patch::within(
+            format!("listing pods of Node {name}"),
+            all.list_metadata(&on_node),
+        )
+        .await?
+        .items;
+        let pods: Vec<Leaving> = pods.into_iter().filter(must_leave).collect();
         let sight = NodeSight::Present {
             cordoned: node
                 .spec
@@ -323,13 +339,15 @@ impl Turn<'_> {
     }
 }
 
-/// Whether a pod holds up a drain: what belongs to the node itself, and what has ended, does not.
-fn must_leave(pod: &Pod) -> bool {
+/// A pod that is to leave.
+type Leaving = PartialObjectMeta<Pod>;
+
+/// Whether a pod that runs holds up a drain: what belongs to the node itself does not.
+fn must_leave(pod: &Leaving) -> bool {
     let is_mirror = pod.annotations().contains_key("kubernetes.io/config.mirror");
     let is_daemon = pod
         .owner_references()
         .iter()
         .any(|owner| owner.kind == "DaemonSet" && owner.controller == Some(true));
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    !is_mirror && !is_daemon && !matches!(phase, Some("Succeeded" | "Failed"))
+    !is_mirror && !is_daemon
 }

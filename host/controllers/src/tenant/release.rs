@@ -46,7 +46,7 @@ pub(super) async fn turn(
     }
     let uid = tenant.uid().unwrap_or_default();
     enrollments(ctx, tenant).await?;
-    ctx.tenants.remove(&uid);
+    ctx.tenants.forget(&uid);
     let project = names::project_of(&tenant.namespace().unwrap_or_default())
         .unwrap_or_default()
         .to_owned();
@@ -84,7 +84,13 @@ pub(super) async fn turn(
             return Ok(Action::requeue(COUNT_AGAIN));
         }
     }
-    if let Some(held) = marked.filter(|held| held.meta().deletion_timestamp.is_none()) {
+    // One that somebody else made and marked is left to them, with what is in it.
+    let made_here = |held: &Namespace| {
+        held.labels().get(names::INSTALLATION) == Some(&ctx.settings.installation)
+    };
+    if let Some(held) =
+        marked.filter(|held| made_here(held) && held.meta().deletion_timestamp.is_none())
+    {
         patch::delete(&namespaces, &held.name_any(), &held.uid().unwrap_or_default()).await?;
     }
     ctx.values.forget(&uid);

@@ -12,6 +12,8 @@ use crate::values::Grace;
 pub enum NodeSight {
     /// The tenant is gone or going: nobody is left to wait for.
     TenantGone,
+    /// Whether the tenant's API answers, this host does not know yet: it has just begun.
+    Unknown,
     /// The tenant's API does not answer.
     Unreachable,
     /// There is no Node of that name.
@@ -122,6 +124,7 @@ pub fn drain(sight: NodeSight, started: Timestamp, now: Timestamp, patience: Pat
         NodeSight::TenantGone => Drain::Done(Left::TenantGone),
         NodeSight::Absent => Drain::Done(Left::NodeGone),
         NodeSight::NotOurs => Drain::Done(Left::NodeNotOurs),
+        NodeSight::Unknown => Drain::Wait,
         NodeSight::Unreachable => {
             // `Never` is about pods. Whether there are any, nobody can say now: so it has a bound here.
             let grace = match patience.grace {

@@ -190,6 +190,7 @@ const GRACE: Grace = Grace::After(Duration::from_secs(30));
     0,
     Drain::Done(Left::TenantGone)
 )]
+#[case::a_host_that_has_just_begun_looks_first(NodeSight::Unknown, GRACE, 6000, Drain::Wait)]
 #[case::a_silent_api_is_waited_for(NodeSight::Unreachable, GRACE, 59, Drain::Wait)]
 #[case::as_long_as_pods_would_be(
     NodeSight::Unreachable,

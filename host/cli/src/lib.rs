@@ -4,9 +4,13 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod client;
 pub mod control_plane;
 pub mod lab;
+mod leader;
+pub mod manifests;
 mod plugin;
+mod probes;
 mod run;
 mod telemetry;
 pub mod wire;
@@ -40,9 +44,10 @@ pub fn main() -> ExitCode {
 fn dispatch(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Crds => plugin::print_crds(),
+        Command::Manifests(options) => manifests::main(&options),
         Command::Plugin(command) => plugin::main(command),
         Command::Lab(options) => runtime()?.block_on(lab::main(options)),
-        Command::Run(options) => runtime()?.block_on(run::main(options)),
+        Command::Run(options) => runtime()?.block_on(run::main(*options)),
     }
 }
 

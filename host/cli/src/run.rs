@@ -1,42 +1,50 @@
-//! `hostler run`: the controllers against the cluster of the current kubeconfig.
+//! `hostler run`: the controllers against a cluster, by kubeconfig or in it; one of several such processes is active.
+//!
+//! # Guarantees
+//! What it needs from outside may come later, go away and come back: it waits, says for what, and is not ready meanwhile. Told to stop, it
+//! ends its turns, gives the lease up and ends with 0; deposed, it writes nothing more and ends with 1, to be started anew as a candidate.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::Context;
-use async_trait::async_trait;
-use hostler_controllers::Settings;
-use hostler_controllers::control_plane::{ControlPlane, State, TenantPlace};
-use hostler_core::seams::Reason;
+use anyhow::bail;
+use hostler_controllers::fence::Fence;
+use hostler_controllers::metrics::Metrics;
+use hostler_controllers::{Ctx, Settings, Standing, SystemClock, requests};
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::RunOptions;
-use crate::{telemetry, wire};
+use crate::leader::{self, Ended};
+use crate::probes::{Probes, Stage};
+use crate::{client, telemetry, wire};
 
-/// Where this command has no tenants' APIs to give: it says so on each tenant and goes on with the rest.
-struct NotGiven;
-
-#[async_trait]
-impl ControlPlane for NotGiven {
-    async fn ensure(&self, _: &TenantPlace) -> Result<State, Reason> {
-        Ok(State::Pending(
-            Reason::new("NoControlPlane", "this host makes no control planes")
-                .remedy("run `hostler lab`, whose API server makes them"),
-        ))
-    }
-
-    async fn remove(&self, _: &TenantPlace) -> Result<bool, Reason> {
-        Ok(true)
-    }
-}
+/// Time between two looks for what is not there yet.
+const LOOK: Duration = Duration::from_secs(1);
+/// Looks between two lines about it.
+const TELL: u32 = 30;
 
 pub(crate) async fn main(options: RunOptions) -> anyhow::Result<ExitCode> {
-    telemetry::to_stderr();
-    let client = Client::try_default()
-        .await
-        .context("no cluster to run against; set KUBECONFIG, or run in a pod with a service account")?;
+    telemetry::to_stderr(&options.log)?;
     let stop = stopped_by_signal()?;
+    let config = client::config(options.kubeconfig.as_deref()).await?;
+    let platform = client::renewing(config.clone(), options.kubeconfig.clone())?;
+    let (metrics, fence) = (
+        Metrics::new(),
+        if options.lease.leader_elect {
+            Fence::closed()
+        } else {
+            Fence::open()
+        },
+    );
+    let candidate = leader::candidate(&options.lease, &platform, &fence, &metrics)?;
+    let probes = Probes::new(metrics.clone());
+    if let Some(address) = options.metrics_listen {
+        probes.serve(address).await?;
+    }
+    probes.set(Stage::Waiting("its plugins".to_owned()));
     let catalog = wire::catalog(
         &options.plugins,
         &options.state,
@@ -44,15 +52,112 @@ pub(crate) async fn main(options: RunOptions) -> anyhow::Result<ExitCode> {
         wire::this_program()?,
     )
     .await?;
-    wire::install(&client, hostler_api::all_crds()).await?;
+    let counted = requests::counted(&platform, &metrics);
+    tokio::select! {
+        () = stop.cancelled() => return Ok(ExitCode::SUCCESS),
+        ready = prepare(&counted, &probes, options.install_crds) => ready?,
+    }
+    let connect = |mut config: kube::Config| {
+        config.default_retry = false;
+        Client::try_from(config)
+    };
+    let control_planes = wire::given(counted, &config, Arc::new(connect));
     let settings = Settings {
         installation: options.installation,
         cluster_name: options.cluster,
         ..Settings::default()
     };
-    tracing::info!("controllers start");
-    wire::controllers(client, catalog, Arc::new(NotGiven), settings, stop).await?;
-    Ok(ExitCode::SUCCESS)
+    let standing = Standing {
+        fence,
+        metrics,
+        most_requests: options.max_requests,
+    };
+    // They outlive the loops, which read them until their last turn.
+    let caches = CancellationToken::new();
+    let _end = caches.clone().drop_guard();
+    let ctx = Ctx::start_as(
+        standing,
+        platform,
+        catalog,
+        control_planes,
+        Arc::new(SystemClock),
+        settings,
+        &caches,
+    );
+    probes.watch(ctx.clone());
+    probes.set(Stage::Waiting("the first lists of its caches".to_owned()));
+    tokio::select! {
+        () = stop.cancelled() => return Ok(ExitCode::SUCCESS),
+        () = ctx.stores.ready() => {}
+    }
+    match leader::run(candidate, ctx, &probes, &stop).await {
+        Ended::Told => Ok(ExitCode::SUCCESS),
+        Ended::Deposed => bail!("another host leads; this one ends, and stands by when it is started again"),
+        Ended::Broken => bail!("the host had to end; its log says why"),
+    }
+}
+
+/// Waits for the API server, and for the kinds that everything here is about.
+async fn prepare(client: &Client, probes: &Probes, install: bool) -> anyhow::Result<()> {
+    let mut looks = 0;
+    while let Err(error) = client.apiserver_version().await {
+        wait(probes, &mut looks, "the API server", &error.to_string()).await;
+    }
+    if install {
+        return wire::install(client, hostler_api::all_crds()).await;
+    }
+    let mut looks = 0;
+    loop {
+        let missing = match missing(client).await {
+            Ok(missing) if missing.is_empty() => return Ok(()),
+            Ok(missing) => missing.join(", "),
+            Err(error) => error.to_string(),
+        };
+        let what = "kinds that the API does not serve; apply what `hostler crds` prints, or start with --install-crds";
+        wait(probes, &mut looks, what, &missing).await;
+    }
+}
+
+async fn wait(probes: &Probes, looks: &mut u32, what: &str, why: &str) {
+    if *looks % TELL == 0 {
+        tracing::warn!(why, "waiting for {what}");
+    }
+    *looks += 1;
+    probes.set(Stage::Waiting(format!("{what}: {why}")));
+    tokio::time::sleep(LOOK).await;
+}
+
+/// Our kinds that are not served, as `plural.group`.
+async fn missing(client: &Client) -> kube::Result<Vec<String>> {
+    let definitions = hostler_api::all_crds();
+    let mut missing = Vec::new();
+    let versions: BTreeSet<String> = definitions
+        .iter()
+        .flat_map(|crd| {
+            crd.spec
+                .versions
+                .iter()
+                .filter(|version| version.served)
+                .map(|version| format!("{}/{}", crd.spec.group, version.name))
+        })
+        .collect();
+    for version in versions {
+        let served: BTreeSet<String> = match client.list_api_group_resources(&version).await {
+            Ok(list) => list.resources.into_iter().map(|one| one.name).collect(),
+            Err(kube::Error::Api(status)) if status.code == 404 => BTreeSet::new(),
+            Err(error) => return Err(error),
+        };
+        let wanted = definitions
+            .iter()
+            .filter(|crd| version.starts_with(&format!("{}/", crd.spec.group)))
+            .map(|crd| &crd.spec.names.plural);
+        missing.extend(
+            wanted
+                .filter(|plural| !served.contains(*plural))
+                .map(|plural| format!("{plural} ({version})")),
+        );
+    }
+    Ok(missing)
 }
 
 /// A token that Ctrl-C and SIGTERM cancel.

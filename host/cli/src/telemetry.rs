@@ -7,18 +7,37 @@ use std::sync::Mutex;
 use anyhow::Context;
 use tracing_subscriber::EnvFilter;
 
+use crate::args::{LogFormat, LogOptions};
+
+/// What is logged where nobody says otherwise. The client logs each answer that it does not like as an error of its own, and the whole text of
+/// one that it cannot read, which may be a tenant's: whoever asked says what it means.
+const USUAL: &str = "info,kube_client::client=off";
+
 /// Logs to standard error, for a process that serves.
-pub(crate) fn to_stderr() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+///
+/// # Errors
+/// A filter that is none.
+pub(crate) fn to_stderr(options: &LogOptions) -> anyhow::Result<()> {
+    let filter = match &options.log_level {
+        Some(filter) => EnvFilter::try_new(filter).with_context(|| {
+            format!("--log-level {filter:?} is no filter; write one like debug or info,hostler_wasm=debug")
+        })?,
+        None => EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(USUAL)),
+    };
     let plain = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr);
+    let for_people = match options.log_format {
+        Some(format) => format == LogFormat::Text,
+        None => std::io::stderr().is_terminal(),
+    };
     // Set twice only in tests that start several hosts in one process: the first one stays.
-    if std::io::stderr().is_terminal() {
-        drop(plain.try_init());
+    if for_people {
+        drop(plain.with_ansi(std::io::stderr().is_terminal()).try_init());
     } else {
         drop(plain.json().try_init());
     }
+    Ok(())
 }
 
 /// Logs to a file, for a process whose terminal is for people.

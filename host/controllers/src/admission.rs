@@ -27,8 +27,8 @@ use tokio_util::sync::CancellationToken;
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::judge::{self, Admission, Node};
-use crate::patch;
 use crate::retries::steadily;
+use crate::{patch, turn};
 
 const NAME: &str = "admission";
 /// The condition.
@@ -69,7 +69,13 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .reconcile_all_on(anything)
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(
-            move |claim, ctx| reconcile(claim, ctx, counting.clone()),
+            move |claim: Arc<api::NodeClaim>, ctx: Arc<Ctx>| {
+                let counting = counting.clone();
+                async move {
+                    let work = reconcile(claim.clone(), ctx.clone(), counting);
+                    turn::of(&ctx, NAME, claim.as_ref(), work).await
+                }
+            },
             |claim: Arc<api::NodeClaim>, error: &Error, ctx| {
                 tracing::debug!(claim = claim.name_any(), error = %error, "admission turn failed");
                 ctx.retries

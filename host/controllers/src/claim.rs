@@ -43,7 +43,7 @@ use tokio_util::sync::CancellationToken;
 use crate::control_plane::TenantApi;
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
-use crate::patch;
+use crate::{patch, turn};
 use kinds::Kinds;
 
 const NAME: &str = "claim.lifecycle";
@@ -70,7 +70,10 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .run(
             move |claim, ctx| {
                 let kinds = kinds.clone();
-                async move { reconcile(&claim, &ctx, &kinds).await }.boxed()
+                async move {
+                    turn::of(&ctx, NAME, claim.as_ref(), reconcile(&claim, &ctx, &kinds)).await
+                }
+                .boxed()
             },
             |claim: Arc<api::NodeClaim>, error: &Error, ctx| {
                 tracing::debug!(claim = claim.name_any(), error = %error, "claim turn ended early");

@@ -1,23 +1,29 @@
 //! What every loop is handed: clients, clock, seams, caches, and nothing else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use hostler_api as api;
-use hostler_core::seams::Plugins;
+use hostler_core::seams::{Availability, PluginState, Plugins};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
+use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
-use kube::{Api, Client};
-use tokio::sync::watch;
+use kube::{Api, Client, Resource};
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::control_plane::{ControlPlane, TenantApi};
 use crate::events::Events;
+use crate::fence::Fence;
 use crate::machines::Machines;
+use crate::metered::Metered;
+use crate::metrics::{Census, Metrics};
+use crate::requests::{self, Way};
 use crate::retries::Retries;
 use crate::tenant::ReadValues;
+use crate::turn::Turns;
 use crate::watched::Watched;
 
 /// Tells the time; the only clock that loops read.
@@ -71,8 +77,8 @@ impl Default for Settings {
 
 /// Caches of what the platform holds, one watch a kind, shared by all loops.
 pub struct Stores {
-    /// Namespaces.
-    pub namespaces: Watched<Namespace>,
+    /// Namespaces: only their marks matter, so no more than their metadata is sent and kept.
+    pub namespaces: Watched<PartialObjectMeta<Namespace>>,
     /// Projects.
     pub projects: Watched<api::Project>,
     /// Tenants.
@@ -147,6 +153,8 @@ impl Stores {
 /// The tenants' APIs that are online, by tenant uid: a tenant made again under its old name is another one.
 pub struct TenantApis {
     online: RwLock<HashMap<String, Arc<TenantApi>>>,
+    /// Tenants that this process has looked for, with whatever end.
+    looked: RwLock<HashSet<String>>,
     changes: watch::Sender<u64>,
 }
 
@@ -154,6 +162,7 @@ impl Default for TenantApis {
     fn default() -> Self {
         Self {
             online: RwLock::default(),
+            looked: RwLock::default(),
             changes: watch::Sender::new(0),
         }
     }
@@ -166,8 +175,32 @@ impl TenantApis {
         self.online.read().expect("no holder panics").get(uid).cloned()
     }
 
+    /// Whether this process has looked for the tenant's API: one that is not online before that may well be there.
+    #[must_use]
+    pub fn looked_for(&self, uid: &str) -> bool {
+        self.looked.read().expect("no holder panics").contains(uid)
+    }
+
+    /// Says that it was looked for.
+    pub(crate) fn look(&self, uid: &str) {
+        if !self.looked_for(uid) {
+            self.looked
+                .write()
+                .expect("no holder panics")
+                .insert(uid.to_owned());
+            self.changes.send_modify(|generation| *generation += 1);
+        }
+    }
+
+    /// Forgets a tenant that is gone.
+    pub(crate) fn forget(&self, uid: &str) {
+        self.remove(uid);
+        self.looked.write().expect("no holder panics").remove(uid);
+    }
+
     /// Puts a tenant online.
     pub fn insert(&self, uid: &str, tenant: Arc<TenantApi>) {
+        self.look(uid);
         self.online
             .write()
             .expect("no holder panics")
@@ -188,6 +221,12 @@ impl TenantApis {
         }
     }
 
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.online.read().expect("no holder panics").len()
+    }
+
     /// Tells of each change.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<u64> {
@@ -195,10 +234,42 @@ impl TenantApis {
     }
 }
 
+/// How a host stands among others, and to its APIs.
+#[derive(Clone)]
+pub struct Standing {
+    /// Lets writes through while this host leads.
+    pub fence: Fence,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Most requests to the platform's API at a time, watches apart.
+    pub most_requests: usize,
+}
+
+impl Default for Standing {
+    /// Alone.
+    fn default() -> Self {
+        Self {
+            fence: Fence::open(),
+            metrics: Metrics::new(),
+            most_requests: MOST_REQUESTS,
+        }
+    }
+}
+
+/// Requests to the platform's API at a time: what a full turn of every loop needs, and a small part of what an API server serves at once.
+pub const MOST_REQUESTS: usize = 50;
+
 /// Everything that a loop needs.
 pub struct Ctx {
     /// The platform's API.
     pub client: Client,
+    /// The same for a host that may no longer lead: only to take back what it has just written.
+    pub(crate) undoing: Client,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Turns that run.
+    pub turns: Turns,
+    fence: Fence,
     /// Components.
     pub plugins: Arc<dyn Plugins>,
     /// Where tenants' APIs come from.
@@ -222,7 +293,7 @@ pub struct Ctx {
 }
 
 impl Ctx {
-    /// Starts the caches.
+    /// Starts the caches of a host that is alone.
     #[must_use]
     pub fn start(
         client: Client,
@@ -232,18 +303,114 @@ impl Ctx {
         settings: Settings,
         stop: &CancellationToken,
     ) -> Arc<Self> {
+        let alone = Standing::default();
+        Self::start_as(alone, client, plugins, control_planes, clock, settings, stop)
+    }
+
+    /// Starts the caches.
+    #[must_use]
+    pub fn start_as(
+        standing: Standing,
+        client: Client,
+        plugins: Arc<dyn Plugins>,
+        control_planes: Arc<dyn ControlPlane>,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+        stop: &CancellationToken,
+    ) -> Arc<Self> {
+        let Standing {
+            fence,
+            metrics,
+            most_requests,
+        } = standing;
+        let places = Some(Arc::new(Semaphore::new(most_requests.max(1))));
+        let way = |fence| Way::new(requests::PLATFORM, fence, metrics.clone(), places.clone());
+        let undoing = requests::through(&client, way(Fence::open()));
+        let client = requests::through(&client, way(fence.clone()));
         Arc::new(Self {
             stores: Stores::start(&client, stop),
             events: Events::new(client.clone()),
             client,
-            plugins,
+            undoing,
+            turns: Turns::default(),
+            fence,
+            plugins: Metered::new(plugins, metrics.clone()),
             control_planes,
             clock,
             settings,
             tenants: TenantApis::default(),
             machines: Machines::default(),
-            retries: Retries::default(),
+            retries: Retries::new(metrics.clone()),
+            metrics,
             values: ReadValues::default(),
         })
+    }
+
+    /// The client of a tenant's API, on its own way: fenced and counted, in none of the platform's places.
+    pub(crate) fn of_tenant(&self, client: &Client) -> Client {
+        let way = Way::new(
+            requests::TENANT,
+            self.fence.clone(),
+            self.metrics.clone(),
+            None,
+        );
+        requests::through(client, way)
+    }
+
+    /// Whether this host may write now.
+    #[must_use]
+    pub fn may_write(&self) -> bool {
+        self.fence.is_open()
+    }
+
+    /// All counters, with what is there counted now: content type and text.
+    #[must_use]
+    pub fn counters(&self) -> (&'static str, String) {
+        self.metrics.lease_left(self.fence.left());
+        self.metrics.count(self.census());
+        self.metrics.text()
+    }
+
+    fn census(&self) -> Census {
+        let mut census = Census {
+            tenants: i64::try_from(self.tenants.count()).unwrap_or(i64::MAX),
+            ..Census::default()
+        };
+        for claim in self.stores.claims.state() {
+            let phase = claim.status.as_ref().and_then(|status| status.phase.clone());
+            *census
+                .claims
+                .entry(phase.unwrap_or_else(|| "Pending".to_owned()))
+                .or_default() += 1;
+        }
+        for provider in self.stores.providers.state() {
+            let holdings = provider.meta().uid.as_deref().and_then(|uid| self.machines.of(uid));
+            for entry in holdings.iter().flat_map(|holdings| holdings.machines.values()) {
+                let state = match &entry.machine {
+                    Ok(None) => continue,
+                    Ok(Some(_)) if entry.held_by.is_some() => "claimed",
+                    Ok(Some(machine)) => match machine.availability {
+                        Availability::Free => "free",
+                        Availability::Held(_) => "held",
+                        Availability::Preparing(_) => "preparing",
+                        Availability::Broken(_) => "broken",
+                    },
+                    Err(_) => "unknown",
+                };
+                *census.machines.entry(state).or_default() += 1;
+            }
+        }
+        for state in self.plugins.states() {
+            *census.plugins.entry(standing_of(&state)).or_default() += 1;
+        }
+        census
+    }
+}
+
+fn standing_of(plugin: &PluginState) -> &'static str {
+    match (plugin.healthy, plugin.serving.is_some()) {
+        (true, _) => "healthy",
+        (false, true) => "outdated",
+        (false, false) => "failed",
     }
 }

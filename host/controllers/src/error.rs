@@ -77,6 +77,16 @@ impl Error {
         matches!(self, Self::Api { source, .. } if code(source) == Some(404))
     }
 
+    /// Whether a write may have landed, or may yet land, though it failed here.
+    #[must_use]
+    pub fn is_in_doubt(&self) -> bool {
+        match self {
+            Self::Api { source, .. } => code(source).is_none_or(|code| code >= 500),
+            Self::Timeout { .. } => true,
+            Self::Plugin(_) | Self::Refused(_) | Self::Busy(_) | Self::Bug(_) => false,
+        }
+    }
+
     /// Whether somebody else wrote first, or the object exists already.
     #[must_use]
     pub fn is_conflict(&self) -> bool {

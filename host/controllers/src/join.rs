@@ -25,10 +25,10 @@ use tokio_util::sync::CancellationToken;
 use crate::control_plane::TenantApi;
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
-use crate::patch;
 use crate::tenant::lane::MOST;
 use crate::tenant::online;
 use crate::watched::Watched;
+use crate::{patch, turn};
 
 const NAME: &str = "join";
 /// Namespace of bootstrap tokens, in a tenant.
@@ -60,12 +60,16 @@ struct Shared {
 
 async fn requests(shared: Arc<Shared>, stop: CancellationToken) {
     let api: Api<CertificateSigningRequest> = Api::all(shared.tenant.client.clone());
-    let requests = Watched::start_at_most(MOST, api, watcher::Config::default(), (), stop.clone());
+    let kubelets = watcher::Config::default().fields(&format!("spec.signerName={}", join::SIGNER));
+    let requests = Watched::start_at_most(MOST, api, kubelets, (), stop.clone());
     Controller::for_stream(stream::pending(), requests.store())
         .reconcile_on(requests.subscribe())
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(
-            reconcile,
+            |request: Arc<CertificateSigningRequest>, shared: Arc<Shared>| async move {
+                let work = reconcile(request.clone(), shared.clone());
+                turn::of(&shared.ctx, NAME, request.as_ref(), work).await
+            },
             |request: Arc<CertificateSigningRequest>, error: &Error, shared: Arc<Shared>| {
                 tracing::debug!(request = request.name_any(), error = %error, "join turn failed");
                 shared

@@ -7,9 +7,15 @@ pub mod control_plane;
 pub mod ctx;
 pub mod error;
 pub mod events;
+pub mod fence;
+pub mod lease;
 pub mod machines;
+pub mod metrics;
 pub mod patch;
+pub mod requests;
 pub mod retries;
+pub mod turn;
+pub mod rights;
 pub mod watched;
 
 mod admission;
@@ -18,6 +24,7 @@ mod capacity;
 mod claim;
 mod join;
 mod judge;
+mod metered;
 mod owned;
 mod plugin;
 mod profile;
@@ -34,7 +41,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use ctx::{Clock, Ctx, Settings, SystemClock};
+pub use ctx::{Clock, Ctx, MOST_REQUESTS, Settings, Standing, SystemClock};
 
 /// Runs every loop until `stop`. This is the list of them.
 ///

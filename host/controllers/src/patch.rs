@@ -2,7 +2,6 @@
 
 use std::fmt::Debug;
 use std::future::Future;
-use std::time::Duration;
 
 use hostler_api::names::FIELD_MANAGER;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
@@ -16,9 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result, code};
-
-/// Longest wait for one answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+use crate::requests::PATIENCE;
 
 /// What a create found.
 pub enum Created<K> {
@@ -84,6 +81,24 @@ where
     .await
 }
 
+/// Changes an object by the operations of a JSON patch, only if it is still at this resourceVersion. It says what a merge patch cannot: a
+/// null that stands as a value.
+///
+/// # Errors
+/// As `update`.
+pub async fn operate<K>(api: &Api<K>, name: &str, resource_version: &str, operations: Vec<Value>) -> Result<K>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let doing = format!("changing {name}");
+    // The server takes the version that stands in the outcome for the one that was meant.
+    let guard = json!({ "op": "add", "path": "/metadata/resourceVersion", "value": resource_version });
+    let whole: Vec<Value> = std::iter::once(guard).chain(operations).collect();
+    let patch = serde_json::from_value(Value::Array(whole))
+        .map_err(|error| Error::Bug(format!("{doing}: no JSON patch: {error}")))?;
+    within(doing, api.patch(name, &params(), &Patch::<()>::Json(patch))).await
+}
+
 /// Writes a whole object over the one that is at its resourceVersion.
 ///
 /// # Errors
@@ -116,22 +131,6 @@ where
     within(
         format!("writing the status of {name}"),
         api.replace_status(&name, &params, object),
-    )
-    .await
-}
-
-/// Applies an object of the host's own by server-side apply.
-///
-/// # Errors
-/// `Error::Api` and `Error::Timeout`.
-pub async fn apply<K>(api: &Api<K>, name: &str, object: &Value) -> Result<K>
-where
-    K: Clone + Debug + DeserializeOwned,
-{
-    let params = PatchParams::apply(FIELD_MANAGER).force();
-    within(
-        format!("applying {name}"),
-        api.patch(name, &params, &Patch::Apply(object)),
     )
     .await
 }

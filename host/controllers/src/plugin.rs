@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::patch::{self, Created};
+use crate::turn;
 
 /// Wait after a turn that failed.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -45,7 +46,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             .flatten()
             .is_some()
         {}
-        let shown = show(&ctx).await;
+        let shown = turn::over_all(&ctx, "plugin", show(&ctx)).await;
         let retained = retain(&ctx, &mut kept).await;
         again = false;
         for result in [shown, retained] {

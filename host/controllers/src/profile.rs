@@ -26,6 +26,7 @@ use crate::ctx::Ctx;
 use crate::error::Error;
 use crate::tenant::lane::MOST;
 use crate::tenant::online;
+use crate::turn;
 use crate::watched::Watched;
 
 const NAME: &str = "profile";
@@ -93,7 +94,10 @@ async fn tenant_nodes(ctx: Arc<Ctx>, api: Arc<TenantApi>, stop: CancellationToke
         .reconcile_all_on(anything)
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(
-            node::reconcile,
+            |node: Arc<Node>, tenant: Arc<Tenant>| async move {
+                let work = node::reconcile(node.clone(), tenant.clone());
+                turn::of(&tenant.ctx, NAME, node.as_ref(), work).await
+            },
             |node: Arc<Node>, error: &Error, tenant: Arc<Tenant>| {
                 tracing::debug!(node = node.name_any(), error = %error, "profile turn failed");
                 tenant

@@ -23,6 +23,7 @@ use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::patch::{self, Created};
 use crate::retries::steadily;
+use crate::turn;
 
 const NAME: &str = "project";
 
@@ -45,7 +46,10 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .reconcile_on(by_namespace.boxed())
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(
-            reconcile,
+            |project: Arc<api::Project>, ctx: Arc<Ctx>| async move {
+                let work = reconcile(project.clone(), ctx.clone());
+                turn::of(&ctx, NAME, project.as_ref(), work).await
+            },
             |project: Arc<api::Project>, error: &Error, ctx| {
                 tracing::warn!(project = project.name_any(), error = %error, "project turn failed");
                 ctx.retries

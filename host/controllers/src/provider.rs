@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
-use crate::patch;
 use crate::retries::steadily;
+use crate::{patch, turn};
 
 mod inventory;
 
@@ -63,7 +63,13 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .reconcile_all_on(by_plugin)
         .graceful_shutdown_on(stop.clone().cancelled_owned())
         .run(
-            move |provider, ctx| reconcile(provider, ctx, tasks.clone(), stop.clone()),
+            move |provider: Arc<api::NodeProvider>, ctx: Arc<Ctx>| {
+                let (tasks, stop) = (tasks.clone(), stop.clone());
+                async move {
+                    let work = reconcile(provider.clone(), ctx.clone(), tasks, stop);
+                    turn::of(&ctx, NAME, provider.as_ref(), work).await
+                }
+            },
             |provider: Arc<api::NodeProvider>, error: &Error, ctx| {
                 tracing::warn!(provider = provider.name_any(), error = %error, "provider turn failed");
                 ctx.retries

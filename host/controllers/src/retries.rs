@@ -1,26 +1,40 @@
 //! How often each object's turn has failed in a row; kube's controller keeps no count.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hostler_core::retry::{self, Class};
 use kube::runtime::controller::Action;
 
+use crate::metrics::Metrics;
+
 /// Attempts by (loop, object uid).
-#[derive(Default)]
 pub struct Retries {
+    metrics: Arc<Metrics>,
     attempts: Mutex<HashMap<(&'static str, String), u32>>,
 }
 
 impl Retries {
+    pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
+        Self {
+            metrics,
+            attempts: Mutex::default(),
+        }
+    }
+
     /// Counts a failure and says when to try again.
     pub fn after(&self, area: &'static str, uid: &str, class: Class) -> Action {
         let mut all = self.attempts.lock().expect("no holder panics");
         let attempt = all.entry((area, uid.to_owned())).or_insert(0);
         *attempt = attempt.saturating_add(1);
-        retry::delay(class, *attempt, rand::random::<f64>())
-            .map_or_else(Action::await_change, Action::requeue)
+        match retry::delay(class, *attempt, rand::random::<f64>()) {
+            Some(wait) => {
+                self.metrics.retry(area);
+                Action::requeue(wait)
+            }
+            None => Action::await_change(),
+        }
     }
 
     /// How many turns in a row have failed.

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::machines::Holdings;
-use crate::{judge, patch};
+use crate::{judge, patch, turn};
 
 /// Changes that come within this time are placed together, so that the oldest claim gets the first machine.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -53,7 +53,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             .flatten()
             .is_some()
         {}
-        while let Err(error) = turn(&ctx).await {
+        while let Err(error) = turn::over_all(&ctx, "scheduler", turn(&ctx)).await {
             failures = failures.saturating_add(1);
             tracing::warn!(error = %error, "scheduling turn failed; trying again");
             let wait = hostler_core::retry::delay(error.class(), failures, rand::random());

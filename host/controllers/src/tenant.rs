@@ -37,7 +37,7 @@ use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::retries::steadily;
 use crate::watched::Watched;
-use crate::{judge, patch};
+use crate::{judge, patch, turn};
 use report::{Progress, Stage};
 
 const NAME: &str = "tenant";
@@ -86,8 +86,21 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             )
         }
     });
-    let by_name =
-        stream::select_all([claims.boxed(), projects.boxed(), by_secret.boxed()]).flat_map(stream::iter);
+    let by_api = ctx
+        .control_planes
+        .changes()
+        .unwrap_or_else(|| stream::pending().boxed())
+        .filter_map({
+            let ctx = ctx.clone();
+            move |uid| std::future::ready(of_uid(&ctx, &uid).map(|tenant| vec![tenant]))
+        });
+    let by_name = stream::select_all([
+        claims.boxed(),
+        projects.boxed(),
+        by_secret.boxed(),
+        by_api.boxed(),
+    ])
+    .flat_map(stream::iter);
     // Free places, and machines that came free, may be anybody's.
     let anything = stream::select_all([
         stores.providers.subscribe().map(drop).boxed(),
@@ -101,7 +114,13 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .reconcile_all_on(anything)
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(
-            move |tenant, ctx| reconcile(tenant, ctx, secrets.clone()),
+            move |tenant: Arc<api::VirtualClusterInstance>, ctx: Arc<Ctx>| {
+                let secrets = secrets.clone();
+                async move {
+                    let work = reconcile(tenant.clone(), ctx.clone(), secrets);
+                    turn::of(&ctx, NAME, tenant.as_ref(), work).await
+                }
+            },
             |tenant: Arc<api::VirtualClusterInstance>, error: &Error, ctx| {
                 tracing::debug!(tenant = tenant.name_any(), error = %error, "tenant turn failed");
                 ctx.retries
@@ -121,6 +140,12 @@ fn in_namespace(ctx: &Ctx, namespace: &str) -> Vec<String> {
         .filter(|one| one.namespace().as_deref() == Some(namespace))
         .map(|one| one.name_any())
         .collect()
+}
+
+fn of_uid(ctx: &Ctx, uid: &str) -> Option<ObjectRef<api::VirtualClusterInstance>> {
+    let tenants = ctx.stores.tenants.state();
+    let found = tenants.iter().find(|one| one.uid().as_deref() == Some(uid))?;
+    Some(ObjectRef::from_obj(found.as_ref()))
 }
 
 async fn reconcile(
@@ -147,6 +172,9 @@ async fn reconcile(
     }
     let mut progress = Progress::default();
     let driven = drive(&ctx, &tenants, &tenant, &secrets, &mut progress).await;
+    if driven.is_err() || !matches!(progress.stage, Stage::New) {
+        ctx.tenants.look(&tenant.uid().unwrap_or_default());
+    }
     // Also when the turn failed: what was reached is told.
     let reported = report::write(&ctx, &tenants, &tenant, &progress).await;
     let action = driven?;
@@ -208,16 +236,30 @@ async fn drive(
             progress.stage = Stage::Refused(reason);
             return Ok(Action::requeue(ctx.settings.capacity_retry));
         }
-        Ok(State::Pending(reason)) => {
-            progress.stage = Stage::Deployed(reason);
-            return Ok(Action::requeue(COMING_UP));
-        }
         Ok(State::Online(online)) => online,
+        Ok(other) => {
+            // What was there before is not used any more.
+            ctx.tenants.remove(&wanted.uid);
+            progress.stage = match other {
+                State::Pending(reason) => Stage::Pending(reason),
+                State::Silent(reason) => Stage::Deployed(reason),
+                State::Unusable(reason) => Stage::Unusable(reason),
+                State::Unknown | State::Online(_) => Stage::New,
+            };
+            let told = ctx.control_planes.changes().is_some();
+            return Ok(Action::requeue(if told {
+                ctx.settings.capacity_retry
+            } else {
+                COMING_UP
+            }));
+        }
     };
     progress.stage = Stage::Online;
     progress.join_address = Some(online.join_server.clone());
     put_online(ctx, &wanted.uid, &online);
-    secret::ensure(ctx, secrets, &wanted, &online.kubeconfig).await?;
+    if let Some(kubeconfig) = &online.kubeconfig {
+        secret::ensure(ctx, secrets, &wanted, kubeconfig).await?;
+    }
     progress.stage = Stage::Ready;
     if annotate(tenants, tenant, project.spec.default_node_profile.as_deref()).await? {
         // Its own event brings the next turn, with the newer object.
@@ -240,9 +282,10 @@ fn put_online(ctx: &Ctx, uid: &str, online: &TenantApi) {
         known.join_server == online.join_server
             && known.ca_pem == online.ca_pem
             && known.kubeconfig == online.kubeconfig
+            && known.doubt.as_ref().map(Arc::as_ptr) == online.doubt.as_ref().map(Arc::as_ptr)
     });
     if !same {
-        let client = lane::narrow(&online.client);
+        let client = ctx.of_tenant(&lane::narrow(&online.client, online.doubt.clone()));
         ctx.tenants.insert(
             uid,
             Arc::new(TenantApi {

@@ -157,11 +157,17 @@ async fn keep<K>(
         .reflect(writer);
     let mut events = std::pin::pin!(events);
     let mut known: HashSet<ObjectRef<K>> = HashSet::new();
+    let mut broken = false;
     loop {
         let event = tokio::select! {
             () = stop.cancelled() => return,
             event = events.next() => event,
         };
+        // `Init` comes before the list that may fail.
+        let heard = matches!(&event, Some(Ok(event)) if !matches!(event, watcher::Event::Init));
+        if heard && std::mem::take(&mut broken) {
+            tracing::info!(kind = %K::kind(&kind), "the watch is back");
+        }
         match event {
             Some(Ok(watcher::Event::Apply(object))) => {
                 let name = name_of(&object, &kind);
@@ -182,7 +188,12 @@ async fn keep<K>(
             }
             Some(Ok(watcher::Event::Init | watcher::Event::InitApply(_))) => {}
             Some(Err(error)) => {
-                tracing::debug!(kind = %K::kind(&kind), error = %error, "watch broke; trying again");
+                // Told once: an API that is away for an hour is one fact.
+                if std::mem::replace(&mut broken, true) {
+                    tracing::debug!(kind = %K::kind(&kind), error = %error, "the watch is still broken");
+                } else {
+                    tracing::warn!(kind = %K::kind(&kind), error = %error, "watch broke; trying again");
+                }
             }
             None => return,
         }

@@ -8,6 +8,7 @@ pub mod config;
 pub mod grant;
 pub mod hidden;
 pub mod join;
+pub mod lease;
 pub mod kubeconfig;
 pub mod lifecycle;
 pub mod loan;

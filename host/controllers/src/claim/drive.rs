@@ -200,10 +200,18 @@ impl Turn<'_> {
             return Ok(Written::Nothing);
         }
         let api = self.kinds.api_of(self.client(), &name).await?;
-        let taken = borrow::write(&api, machine, &change).await?;
+        let takes = phase == Phase::Provision && !loan::is_held_by(machine, &holder);
+        let taken = match borrow::write(&api, machine, &change).await {
+            Err(error) if takes && error.is_in_doubt() => {
+                // It may have landed late: if nobody wants the machine by now, nobody would find it either.
+                self.after_take(&name).await?;
+                return Err(error);
+            }
+            written => written?,
+        };
         self.show_loans(change.after());
-        if phase == Phase::Provision && !loan::is_held_by(machine, &holder) {
-            self.after_take(&api, &name).await?;
+        if takes {
+            self.after_take(&name).await?;
             let text = format!("took {} {}", name.kind, name.name);
             self.ctx
                 .events
@@ -214,14 +222,19 @@ impl Turn<'_> {
         Ok(Written::Something)
     }
 
-    /// The claim may have changed between the look at it and the take: then the machine is let go at once.
-    async fn after_take(&self, api: &kube::Api<kube::api::DynamicObject>, name: &ObjectRef) -> Result<()> {
+    /// The claim may have changed between the look at it and the take: then the machine is let go at once. Also when it is being deleted,
+    /// since its release, in another host that leads by now, may have looked for the loan already. Letting go is allowed to a host that
+    /// no longer leads: the write gives back nothing but what this turn took, and only as long as it stands as it was taken.
+    async fn after_take(&self, name: &ObjectRef) -> Result<()> {
         let now = super::live(self.ctx, &self.claim).await?;
-        let named = now.and_then(|now| now.status?.machine);
+        let named = now
+            .filter(|now| now.metadata.deletion_timestamp.is_none())
+            .and_then(|now| now.status?.machine);
         if named.is_some_and(|named| Some(&named) == self.status.machine.as_ref()) {
-            return Ok(()); // Also when it is being deleted: its release finds the loan.
+            return Ok(());
         }
-        borrow::undo(api, name, &self.holder).await?;
+        let api = self.kinds.api_of(&self.ctx.undoing, name).await?;
+        borrow::undo(&api, name, &self.holder).await?;
         Err(crate::error::Error::Busy(format!(
             "NodeClaim {} does not want the machine any more",
             self.name()

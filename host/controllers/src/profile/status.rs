@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::retries::steadily;
-use crate::{judge, patch};
+use crate::{judge, patch, turn};
 
 const NAME: &str = "profile.status";
 /// The condition.
@@ -39,7 +39,10 @@ pub(super) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .reconcile_on(named.boxed())
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(
-            reconcile,
+            |profile: Arc<api::NodeProfile>, ctx: Arc<Ctx>| async move {
+                let work = reconcile(profile.clone(), ctx.clone());
+                turn::of(&ctx, NAME, profile.as_ref(), work).await
+            },
             |profile: Arc<api::NodeProfile>, error: &Error, ctx: Arc<Ctx>| {
                 tracing::debug!(profile = profile.name_any(), error = %error, "profile status turn failed");
                 ctx.retries

@@ -7,6 +7,7 @@ use futures::future::BoxFuture;
 use futures::{StreamExt, stream};
 use kube::ResourceExt;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use crate::control_plane::TenantApi;
 use crate::ctx::Ctx;
@@ -20,21 +21,22 @@ struct Running {
     stop: CancellationToken,
 }
 
-/// Runs until `stop`; `start` is called for each tenant that comes online.
+/// Runs until `stop`, and until what it started has ended; `start` is called for each tenant that comes online.
 pub(crate) async fn each(
     ctx: Arc<Ctx>,
     stop: CancellationToken,
     start: impl Fn(Arc<Ctx>, Arc<TenantApi>, CancellationToken) -> Task,
 ) {
     let mut running: HashMap<String, Running> = HashMap::new();
+    let tasks = TaskTracker::new();
     let mut changes = stream::select_all([
         crate::generations(ctx.tenants.subscribe()),
         ctx.stores.tenants.subscribe().map(drop).boxed(),
     ]);
     loop {
         tokio::select! {
-            () = stop.cancelled() => return,
-            change = changes.next() => if change.is_none() { return },
+            () = stop.cancelled() => break,
+            change = changes.next() => if change.is_none() { break },
         }
         let mut online: HashMap<String, Arc<TenantApi>> = HashMap::new();
         for uid in ctx
@@ -58,9 +60,14 @@ pub(crate) async fn each(
         for (uid, api) in online {
             running.entry(uid).or_insert_with(|| {
                 let stop = stop.child_token();
-                tokio::spawn(start(ctx.clone(), api.clone(), stop.clone()));
+                tasks.spawn(start(ctx.clone(), api.clone(), stop.clone()));
                 Running { api, stop }
             });
         }
+    }    // One that is left by itself, because a stream ended, must not be waited for in vain.
+    for known in running.values() {
+        known.stop.cancel();
     }
+    tasks.close();
+    tasks.wait().await;
 }

@@ -4,6 +4,7 @@ use hostler_api as api;
 use hostler_api::names;
 use hostler_core::seams::Reason;
 use k8s_openapi::api::core::v1::Namespace;
+use kube::core::PartialObjectMeta;
 use kube::{Api, Resource, ResourceExt};
 
 use crate::control_plane::TenantPlace;
@@ -95,7 +96,7 @@ pub(super) fn named(
 }
 
 /// The namespace that is marked with a tenant's uid.
-pub(super) fn marked(ctx: &Ctx, uid: &str) -> Option<std::sync::Arc<Namespace>> {
+pub(super) fn marked(ctx: &Ctx, uid: &str) -> Option<std::sync::Arc<PartialObjectMeta<Namespace>>> {
     ctx.stores.namespaces.state().into_iter().find(|namespace| {
         namespace
             .labels()
@@ -128,7 +129,7 @@ pub(super) async fn hold(
 ) -> Result<Result<(), Reason>> {
     let api: Api<Namespace> = Api::all(ctx.client.clone());
     if let Some(known) = ctx.stores.namespaces.get(None, &place.host_namespace) {
-        return Ok(judge(&known, place));
+        return Ok(judge(known.as_ref(), place));
     }
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some(place.host_namespace.clone());
@@ -155,7 +156,7 @@ pub(super) async fn hold(
     Ok(judge(&live, place))
 }
 
-fn judge(namespace: &Namespace, place: &TenantPlace) -> Result<(), Reason> {
+fn judge(namespace: &impl Resource, place: &TenantPlace) -> Result<(), Reason> {
     if namespace.labels().get(names::TENANT_UID) != Some(&place.uid) {
         return Err(taken(format!(
             "spec.clusterRef.namespace: namespace {} is in use",

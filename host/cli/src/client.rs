@@ -1,0 +1,138 @@
+//! The way to the platform's API: by kubeconfig or in the cluster, and by new credentials once the old ones are refused.
+//!
+//! # Guarantees
+//! An answer of 401 means that nothing was done: the configuration is read again, and if it can be, the request is sent once more. What was
+//! read is replaced as a whole, so a kubeconfig, its client certificate and its CA may all be exchanged on disk.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures::future::BoxFuture;
+use http::{Request, Response, StatusCode};
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tower::Service;
+
+/// Time between two readings of the configuration while the credentials are refused: every request asks for one.
+const REFUSED: Duration = Duration::from_secs(2);
+/// The same while there is no answer at all, which is seldom for want of a new configuration.
+const SILENT: Duration = Duration::from_secs(30);
+
+/// Reads the configuration; how the process was told where it is.
+///
+/// # Errors
+/// Where there is none, or it cannot be read.
+pub(crate) async fn config(kubeconfig: Option<&Path>) -> anyhow::Result<Config> {
+    let mut config = match kubeconfig {
+        Some(path) => {
+            let read = Kubeconfig::read_from(path)
+                .with_context(|| format!("kubeconfig {} cannot be read", path.display()))?;
+            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+                .await
+                .with_context(|| format!("kubeconfig {} cannot be used", path.display()))?
+        }
+        None => Config::infer()
+            .await
+            .context("no cluster to run against; set KUBECONFIG, or run in a pod with a service account")?,
+    };
+    // What is to be sent again, and when, is decided once, above all clients: `hostler_controllers::requests`.
+    config.default_retry = false;
+    Ok(config)
+}
+
+/// A client that goes on with what is on disk when its credentials are refused.
+pub(crate) fn renewing(first: Config, kubeconfig: Option<PathBuf>) -> anyhow::Result<Client> {
+    let namespace = first.default_namespace.clone();
+    let known = Known {
+        client: Client::try_from(first).context("the cluster's configuration cannot be used")?,
+        read: Instant::now(),
+        number: 0,
+    };
+    let renewing = Renewing {
+        kubeconfig,
+        known: Mutex::new(known),
+    };
+    Ok(Client::new(Way(Arc::new(renewing)), namespace))
+}
+
+/// The client that is used now.
+#[derive(Clone)]
+struct Known {
+    client: Client,
+    read: Instant,
+    /// Which reading it is of.
+    number: u64,
+}
+
+struct Renewing {
+    kubeconfig: Option<PathBuf>,
+    known: Mutex<Known>,
+}
+
+impl Renewing {
+    /// A client of a later reading than this one, if there is something to read.
+    async fn after(&self, number: u64, pause: Duration) -> Option<Client> {
+        let mut known = self.known.lock().await;
+        if known.number == number && known.read.elapsed() >= pause {
+            known.read = Instant::now();
+            let read = config(self.kubeconfig.as_deref()).await;
+            match read.and_then(|config| Ok(Client::try_from(config)?)) {
+                Ok(client) => {
+                    tracing::info!("the configuration of the cluster was read again");
+                    known.client = client;
+                    known.number += 1;
+                }
+                Err(error) => tracing::warn!(
+                    error = format!("{error:#}"),
+                    "the configuration of the cluster cannot be read again"
+                ),
+            }
+        }
+        (known.number > number).then(|| known.client.clone())
+    }
+
+    async fn send(&self, request: Request<Body>) -> kube::Result<Response<Body>> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect_bytes().await?;
+        let whole = || Request::from_parts(parts.clone(), Body::from(body.clone()));
+        let known = self.known.lock().await.clone();
+        match known.client.send(whole()).await {
+            Ok(answer) if answer.status() == StatusCode::UNAUTHORIZED => {
+                match self.after(known.number, REFUSED).await {
+                    Some(client) => client.send(whole()).await,
+                    None => Ok(answer),
+                }
+            }
+            Err(error) => {
+                // Another address or another CA, maybe. Whether anything arrived is not known, so who asked decides what is sent again.
+                self.after(known.number, SILENT).await;
+                Err(error)
+            }
+            answer => answer,
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Way(Arc<Renewing>);
+
+impl Service<Request<Body>> for Way {
+    type Response = Response<Body>;
+    type Error = kube::Error;
+    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let renewing = self.0.clone();
+        Box::pin(async move { renewing.send(request).await })
+    }
+}

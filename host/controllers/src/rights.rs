@@ -3,12 +3,15 @@
 //! The manifests, the chart, the table in `docs/install.md` and the tests that hold the audit log against them are all made from
 //! these lists; nothing is granted that does not stand here.
 
+mod tenant;
+
+pub use tenant::tenant;
+
 use hostler_api as api;
 use hostler_core::grant::KindGrant;
 use hostler_core::seams::Access;
-use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Secret};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::api::events::v1::Event;
 use kube::Resource;
 
@@ -184,7 +187,7 @@ fn memory() -> Vec<Right> {
         Right::on::<Lease>("", &["create"], "one replica is active").within(Reach::Home),
         Right::on::<Lease>(
             "",
-            &["get", "patch"],
+            &["get", "update"],
             "one replica is active, and the others see for how long",
         )
         .within(Reach::Home)
@@ -239,35 +242,6 @@ pub fn provider(grant: &KindGrant, resource: &str) -> Vec<Right> {
         }
     }
     rights
-}
-
-/// What the host does in the API of a tenant, as the user of the tenant's kubeconfig.
-#[must_use]
-pub fn tenant() -> Vec<Right> {
-    let kube_system = || Reach::Namespace("kube-system".to_owned());
-    vec![
-        Right::on::<Namespace>("", &["get"], "whether the API answers, and is not the platform's own").named(&["kube-system"]),
-        Right::on::<Node>(
-            "",
-            &["get", "list", "watch", "patch", "delete"],
-            "profiles are carried out on nodes; a node that leaves is cordoned and deleted",
-        ),
-        Right::on::<Pod>("", &["list"], "which pods a node that leaves still has"),
-        Right::on::<Pod>("eviction", &["create"], "pods leave a node before it is deleted"),
-        Right::on::<CertificateSigningRequest>("", &["list", "watch"], "requests of machines that join"),
-        Right::on::<CertificateSigningRequest>("approval", &["patch"], "one token, one claim, one node: the host approves or denies"),
-        Right {
-            resource: "signers".to_owned(),
-            ..Right::on::<CertificateSigningRequest>("", &["approve"], "the API server asks for this beside the approval itself")
-        }
-        .named(&["kubernetes.io/kube-apiserver-client-kubelet"]),
-        Right::on::<Secret>(
-            "",
-            &["get", "create", "patch", "delete"],
-            "bootstrap tokens: one for each claim, moved forward while its machine is installed, deleted once it has joined",
-        )
-        .within(kube_system()),
-    ]
 }
 
 #[cfg(test)]

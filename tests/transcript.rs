@@ -1,5 +1,7 @@
 //! Walks the transcript of the reference laboratory: the same commands, in the same order, print the same columns and states.
 
+mod pods;
+
 use std::collections::BTreeMap;
 
 use crate::user::kubectl::{Kubectl, file, is_time};

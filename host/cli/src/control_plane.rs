@@ -1,14 +1,16 @@
 //! Tenants' control planes as logical clusters of the embedded API server.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use hostler_apiserver::{Identity, Server};
+use hostler_apiserver::{Identity, KubeletRoute, Server};
 use hostler_controllers::control_plane::{ControlPlane, State, TenantApi, TenantPlace};
 use hostler_core::seams::Reason;
-use hostler_lab::Network;
+use hostler_lab::{Network, scheduler};
 use kube::Client;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Gives the host's client for a logical cluster.
 pub type Clients = Arc<dyn Fn(&str) -> anyhow::Result<Client> + Send + Sync>;
@@ -22,6 +24,43 @@ pub struct Embedded {
     base: String,
     /// Where tenants' kubeconfigs go.
     tenants: PathBuf,
+    schedulers: Option<Schedulers>,
+}
+
+/// The schedulers of the clusters, by the clusters' names.
+struct Schedulers {
+    stop: CancellationToken,
+    running: Mutex<HashMap<String, DropGuard>>,
+}
+
+impl Schedulers {
+    fn ensure(&self, cluster: &str, server: &Server) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.entry(cluster.to_owned()).or_insert_with(|| {
+            let stop = self.stop.child_token();
+            let client = server.client(cluster, Identity::host(SCHEDULER));
+            tokio::spawn(scheduler::run(client, stop.clone()));
+            stop.drop_guard()
+        });
+    }
+
+    fn end(&self, cluster: &str) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.remove(cluster);
+    }
+}
+
+/// User name of the schedulers.
+const SCHEDULER: &str = "system:kube-scheduler";
+
+/// How the API of a logical cluster reaches the kubelets on `network`: only those of machines that joined it.
+#[must_use]
+pub fn kubelets(network: &Network) -> KubeletRoute {
+    let network = network.clone();
+    Arc::new(move |cluster, address, port| {
+        let (at, api) = network.kubelet(address, port)?;
+        (api.path() == format!("/clusters/{cluster}")).then_some(at)
+    })
 }
 
 impl Embedded {
@@ -40,6 +79,20 @@ impl Embedded {
             network,
             base,
             tenants,
+            schedulers: None,
+        }
+    }
+
+    /// Gives every control plane a scheduler of its own, until `stop`.
+    #[must_use]
+    pub fn with_schedulers(self, stop: CancellationToken) -> Self {
+        let schedulers = Schedulers {
+            stop,
+            running: Mutex::default(),
+        };
+        Self {
+            schedulers: Some(schedulers),
+            ..self
         }
     }
 
@@ -75,6 +128,9 @@ impl Embedded {
         if !self.server.clusters().contains(&cluster) {
             self.server.create_cluster(&cluster).await?;
         }
+        if let Some(schedulers) = &self.schedulers {
+            schedulers.ensure(&cluster, &self.server);
+        }
         let kubeconfig = self.kubeconfig(&cluster, place)?;
         Ok(TenantApi {
             uid: place.uid.clone(),
@@ -108,6 +164,9 @@ impl ControlPlane for Embedded {
         let cluster = cluster_of(place);
         // By owner: a tenant that goes need not say any more what it named.
         self.network.release(&place.uid);
+        if let Some(schedulers) = &self.schedulers {
+            schedulers.end(&cluster);
+        }
         if self.server.clusters().contains(&cluster) {
             self.server
                 .delete_cluster(&cluster)

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::args::LabOptions;
 use crate::control_plane::{Clients, Embedded, write_private};
 use crate::telemetry::say;
-use crate::{run, telemetry, wire};
+use crate::{control_plane, run, telemetry, wire};
 
 mod apply;
 mod copies;
@@ -62,6 +62,8 @@ impl Laboratory {
         let mut server_options =
             hostler_apiserver::Options::new(hostler_apiserver::Store::File(data.join("store.redb")));
         server_options.cluster = PLATFORM.to_owned();
+        let network = Network::new();
+        server_options.kubelets = Some(control_plane::kubelets(&network));
         let server = Arc::new(Server::open(server_options)?);
         let listener = listen(options.listen, &data.join("listen")).await?;
         let base = format!("https://{}", listener.local_addr()?);
@@ -82,7 +84,6 @@ impl Laboratory {
         definitions.extend(hostler_lab::crds::all());
         wire::install(&client, definitions).await?;
 
-        let network = Network::new();
         let mut lab_options = hostler_lab::Options::default();
         if let Some(time) = options.imaging_time {
             lab_options.times.provision = time;
@@ -106,13 +107,9 @@ impl Laboratory {
             let server = server.clone();
             move |cluster| Ok(server.client(cluster, Identity::host(HOST)))
         });
-        let control_planes = Arc::new(Embedded::new(
-            server.clone(),
-            clients,
-            network,
-            base.clone(),
-            data.join("tenants"),
-        ));
+        let tenants = data.join("tenants");
+        let control_planes = Embedded::new(server.clone(), clients, network, base.clone(), tenants);
+        let control_planes = Arc::new(control_planes.with_schedulers(stop.clone()));
         let settings = Settings {
             installation: installation(&data)?,
             ..Settings::default()

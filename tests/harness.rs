@@ -25,6 +25,7 @@ mod history;
 mod installer;
 mod late;
 mod planes;
+pub(crate) mod process;
 mod real;
 pub(crate) mod stack;
 mod warm;
@@ -78,7 +79,7 @@ pub(crate) fn fixtures() -> PathBuf {
 pub(crate) struct World {
     pub(crate) stack: Stack,
     pub(crate) client: Client,
-    network: Network,
+    pub(crate) network: Network,
     pub(crate) folder: TempDir,
     stop: CancellationToken,
     _lab: Lab,
@@ -119,6 +120,13 @@ impl World {
     /// Directory that hosts of this world read plugins from.
     pub(crate) fn plugins(&self) -> PathBuf {
         self.folder.path().join("plugins")
+    }
+
+    /// A state directory of this name in which the components need not be compiled any more.
+    pub(crate) async fn warm_state(&self, name: &str) -> PathBuf {
+        let state = self.folder.path().join(name);
+        warm::start(&state, &components()).await;
+        state
     }
 
     /// Copies components into the plugin directory.
@@ -198,6 +206,39 @@ impl World {
             stack: self.stack.clone(),
             fault: fault.clone(),
         });
+        Self::run(client, catalog, control_planes, settings, stop)
+    }
+
+    /// Starts a host that knows tenants' APIs by Secrets that somebody else makes, as `hostler run` does.
+    pub(crate) async fn host_given(&self) -> Host {
+        let state = self.folder.path().join("state");
+        warm::start(&state, &components()).await;
+        let required = RequiredPlugins {
+            resolver: "resolver-precedence".to_owned(),
+            policies: vec!["policy-allowlist".to_owned()],
+        };
+        let catalog = wire::catalog(&self.plugins(), &state, &required, hostler())
+            .await
+            .unwrap();
+        let client = self.stack.as_host(PLATFORM).unwrap();
+        let config = kube::Config::new(self.stack.url(PLATFORM).parse().unwrap());
+        let given = wire::given(client.clone(), &config, Arc::new(Client::try_from));
+        let stop = self.stop.child_token();
+        Self::run(client, catalog, given, Settings::default(), stop)
+    }
+
+    /// Makes an address of the rack lead to a tenant's API somewhere else.
+    pub(crate) fn lead(&self, address: &str, to: &str) {
+        self.network.bind(address, "elsewhere", to.parse().unwrap()).unwrap();
+    }
+
+    fn run(
+        client: Client,
+        catalog: Arc<hostler_wasm::Catalog>,
+        control_planes: Arc<dyn hostler_controllers::control_plane::ControlPlane>,
+        settings: Settings,
+        stop: CancellationToken,
+    ) -> Host {
         let settings = Settings {
             installation: "test".to_owned(),
             ..settings

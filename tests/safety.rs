@@ -4,6 +4,7 @@
 mod ambush;
 mod grants;
 mod joins;
+mod kubeconfigs;
 mod plans;
 mod policies;
 mod secrets;

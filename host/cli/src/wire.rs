@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use hostler_controllers::control_plane::ControlPlane;
+use hostler_controllers::control_plane::given::{Connect, Given};
 use hostler_controllers::{Ctx, Settings, SystemClock};
+use hostler_core::kubeconfig::Own;
 use hostler_wasm::{Catalog, CompileCommand, CompileWith, Required};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
@@ -67,6 +69,27 @@ pub async fn install(client: &Client, definitions: Vec<CustomResourceDefinition>
             .with_context(|| format!("definition {name} was not established"))?;
     }
     Ok(())
+}
+
+/// Tenants' APIs by the Secrets that somebody else made on the platform, which `config` leads to. `connect` makes the host's client of each.
+#[must_use]
+pub fn given(platform: Client, config: &kube::Config, connect: Connect) -> Arc<dyn ControlPlane> {
+    Arc::new(Given::new(platform, own_addresses(config), connect))
+}
+
+/// The platform's own API: where its client goes, and where every pod of it is told to go.
+fn own_addresses(config: &kube::Config) -> Own {
+    let set = |key: &str| std::env::var(key).ok().filter(|value| !value.is_empty());
+    let service = set("KUBERNETES_SERVICE_HOST").map(|host| {
+        let port = set("KUBERNETES_SERVICE_PORT").unwrap_or_else(|| "443".to_owned());
+        if host.contains(':') {
+            format!("[{host}]:{port}")
+        } else {
+            format!("{host}:{port}")
+        }
+    });
+    let configured = config.cluster_url.to_string();
+    Own::new(std::iter::once(configured.as_str()).chain(service.as_deref()))
 }
 
 /// Runs the controllers until `stop`.

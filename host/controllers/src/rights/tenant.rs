@@ -70,7 +70,10 @@ mod tests {
             assert!(!right.why.is_empty() && !right.verbs.is_empty(), "{right:?}");
             let words = [&right.group, &right.resource].into_iter().chain(&right.verbs);
             for word in words {
-                assert!(!word.contains('*') && word != "escalate" && word != "impersonate", "{right:?}");
+                assert!(
+                    !word.contains('*') && word != "escalate" && word != "impersonate",
+                    "{right:?}"
+                );
             }
             assert!(
                 !["nodes/proxy", "pods/exec", "serviceaccounts/token"].contains(&right.resource.as_str()),

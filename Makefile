@@ -8,7 +8,7 @@ FIXTURES := $(wildcard tests/guests/*)
 # Where `make kubernetes` puts what it builds, kubectl among it.
 KUBERNETES := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostler/kubernetes/v1.36.3/bin
 
-.PHONY: kubernetes kubectl all lab lab-once test plugins fixtures binary bench fmt clippy tools clean
+.PHONY: kubernetes all lab lab-once test compiled tested real timeline plugins fixtures binary bench fmt clippy tools clean
 
 all: plugins
 
@@ -20,10 +20,35 @@ lab: plugins
 lab-once: plugins
 	$(HOSTLER) lab --apply examples/01-lab --once
 
-## test: every test
-test: plugins fixtures kubectl
+## test: every test; those on real clusters, too, where their binaries are or can be built
+test: tools
+	@tests/kubernetes/beside begin
+	$(MAKE) plugins fixtures
+	$(MAKE) compiled
+	@tests/kubernetes/beside wait
+	$(MAKE) tested
+	@$(MAKE) --no-print-directory real
+
+# The steps of `test`, as .ci/run takes them.
+compiled:
+	$(CARGO) test --workspace --all-targets --no-run
+
+tested:
 	PATH="$$PATH:$(KUBERNETES)" $(CARGO) test --workspace --all-targets
 	$(CARGO) test --workspace --doc
+
+# Suites of the whole host that `real` runs a second time, on etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
+REAL := scenarios:: transcript:: user::profiles:: crashes:: races:: safety:: real::
+
+## real: the whole host's suites on real clusters; needs what `make kubernetes` builds
+real:
+	@if tests/kubernetes/beside check; then set -x; \
+	  PATH="$(KUBERNETES):$$PATH" HOSTLER_STACK=real $(CARGO) test --workspace --test all -- --include-ignored $(REAL); fi
+
+## timeline: the seed's timeline on real clusters, with machines that take no time
+timeline: plugins
+	@tests/kubernetes/beside check
+	PATH="$(KUBERNETES):$$PATH" HOSTLER_STACK=real $(CARGO) test --workspace --test all -- --ignored --exact --nocapture timeline::the_seeds_timeline
 
 ## plugins: build our components into target/components
 plugins: binary
@@ -35,10 +60,6 @@ fixtures: binary
 
 binary: tools
 	$(CARGO) build -p hostler-cli
-
-# The tests drive a real kubectl: the one on the PATH, else one that is built here (Go is needed for that).
-kubectl:
-	@command -v kubectl >/dev/null || test -x $(KUBERNETES)/kubectl || $(MAKE) kubernetes
 
 ## kubernetes: build the real control plane, which the tests compare ours with, into a cache of this user
 kubernetes:

@@ -4,7 +4,7 @@
 
 mod certificates;
 mod kept;
-mod process;
+pub(crate) mod process;
 mod restore;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use kube::{Client, Config};
 use tempfile::TempDir;
 
 use self::certificates::Authority;
+pub(crate) use self::kept::KEPT;
 use self::process::{Process, free_port};
 
 /// The release that the tests are held against; `tests/kubernetes/control-plane/go.mod` says the same.
@@ -208,11 +209,12 @@ impl Cluster {
         let at = |name: &str| self.folder.path().join(name).display().to_string();
         let port = free_port()?;
         let arguments = [
-            format!("--kubeconfig={}", self.kubeconfig().display()),
+            format!("--kubeconfig={}", self.own_kubeconfig("kube-controller-manager")?),
             format!("--secure-port={port}"),
             "--bind-address=127.0.0.1".to_owned(),
             "--leader-elect=false".to_owned(),
-            "--use-service-account-credentials=false".to_owned(),
+            // Each controller is somebody of its own, with the rights that Kubernetes gives it.
+            "--use-service-account-credentials=true".to_owned(),
             format!("--cluster-signing-cert-file={}", at("ca.crt")),
             format!("--cluster-signing-key-file={}", at("ca.key")),
             format!("--root-ca-file={}", at("ca.crt")),
@@ -238,7 +240,7 @@ impl Cluster {
     pub(crate) fn start_scheduler(&mut self) -> Result<()> {
         let port = free_port()?;
         let arguments = [
-            format!("--kubeconfig={}", self.kubeconfig().display()),
+            format!("--kubeconfig={}", self.own_kubeconfig("kube-scheduler")?),
             format!("--secure-port={port}"),
             "--bind-address=127.0.0.1".to_owned(),
             "--leader-elect=false".to_owned(),
@@ -251,6 +253,13 @@ impl Cluster {
             &log,
         )?);
         Ok(())
+    }
+
+    /// Path of a kubeconfig of a part of the control plane, under its own name.
+    fn own_kubeconfig(&self, part: &str) -> Result<String> {
+        let path = self.folder.path().join(format!("{part}.kubeconfig"));
+        std::fs::write(&path, self.kubeconfig_of(&format!("system:{part}"), None)?)?;
+        Ok(path.display().to_string())
     }
 
     /// A client with the rights of an administrator.

@@ -5,6 +5,7 @@ pub(crate) mod kubectl;
 pub(crate) mod lab;
 pub(crate) mod plugins;
 pub(crate) mod profiles;
+mod real;
 pub(crate) mod table;
 
 use std::time::{Duration, Instant};

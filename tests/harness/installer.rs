@@ -19,7 +19,7 @@ use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use super::real::{HOST, Real};
+use super::real::{AT_TENANTS, Real};
 use super::stack::PLATFORM;
 use crate::kubernetes::ADMINISTRATOR;
 
@@ -95,7 +95,7 @@ async fn install(
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret",
         "metadata": {"name": format!("vc-{virtual_cluster}"), "namespace": host_namespace},
-        "stringData": {"config": real.kubeconfig(&cluster, HOST).unwrap()},
+        "stringData": {"config": real.kubeconfig(&cluster, AT_TENANTS).unwrap()},
     });
     let client = client.clone();
     // The namespace is the host's to make; other tenants are not kept waiting for it.

@@ -1,23 +1,28 @@
 //! Real clusters under a world: one for the platform, one for each tenant, lent from a shelf and put back when the world ends.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use hostler_cli::control_plane::Clients;
 use hostler_controllers::control_plane::ControlPlane;
 use hostler_controllers::control_plane::given::Connect;
 use k8s_openapi::api::rbac::v1::ClusterRoleBinding;
-use kube::api::PostParams;
-use kube::{Api, Client, Config};
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::GroupVersionKind;
+use kube::{Api, Client, Config, ResourceExt};
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::stack::{PLATFORM, Through};
+use super::{components, hostler};
 use crate::kubernetes::{ADMINISTRATOR, Binaries, Cluster};
 
-/// What the host is called in the clusters.
-pub(super) const HOST: (&str, Option<&str>) = ("system:hostler", Some("system:masters"));
+/// What the host is called on the platform: as its pods are.
+pub(super) const HOST: (&str, Option<&str>) = ("system:serviceaccount:hostler-system:hostler", None);
+/// What it is called at tenants.
+pub(super) const AT_TENANTS: (&str, Option<&str>) = ("hostler", None);
 
 /// Clusters that nobody has now. They end with this process.
 static SHELVES: [Mutex<VecDeque<Cluster>>; 2] = [Mutex::new(VecDeque::new()), Mutex::new(VecDeque::new())];
@@ -31,7 +36,7 @@ enum For {
 
 /// A cluster on loan.
 struct Lent {
-    cluster: Option<Cluster>,
+    cluster: Mutex<Option<Cluster>>,
     shelf: For,
 }
 
@@ -47,19 +52,20 @@ impl Lent {
             None => make(shelf).await,
         };
         Self {
-            cluster: Some(cluster),
+            cluster: Mutex::new(Some(cluster)),
             shelf,
         }
     }
 
-    fn get(&self) -> &Cluster {
-        self.cluster.as_ref().expect("it is lent until it is dropped")
+    fn with<T>(&self, what: impl FnOnce(&mut Cluster) -> T) -> T {
+        let mut cluster = self.cluster.lock().unwrap();
+        what(cluster.as_mut().expect("it is lent until it is dropped"))
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let cluster = self.cluster.take();
+        let cluster = self.cluster.lock().unwrap().take();
         SHELVES[self.shelf as usize].lock().unwrap().extend(cluster);
     }
 }
@@ -80,6 +86,14 @@ async fn make(shelf: For) -> Cluster {
                 definitions.push(theirs.cloned().unwrap_or(ours));
             }
             hostler_cli::wire::install(&client, definitions).await.unwrap();
+            // The rights of a site that has our driver and the hostile one of the tests, whose machines may be anywhere.
+            let site = tempfile::tempdir().unwrap();
+            let driver = components().join("driver-metal3.toml");
+            std::fs::copy(driver, site.path().join("driver-metal3.toml")).unwrap();
+            let hostile = crate::safety::stage::grant(&["*".to_owned()]);
+            std::fs::write(site.path().join("driver-hostile.toml"), hostile).unwrap();
+            let plugins = site.path().display().to_string();
+            grant(&client, &["--plugins", &plugins]).await;
         }
         For::Tenant => {
             // As kubeadm does: whoever has a token may ask for a certificate. Nothing is approved by that.
@@ -93,11 +107,41 @@ async fn make(shelf: For) -> Cluster {
                 .create(&PostParams::default(), &binding)
                 .await
                 .unwrap();
+            grant(&client, &["--tenant", AT_TENANTS.0]).await;
         }
     }
     cluster.until_settled(&client).await.unwrap();
     cluster.remember().await.unwrap();
     cluster
+}
+
+/// Gives the host the rights that `hostler manifests` asks for, and no others.
+async fn grant(client: &Client, flags: &[&str]) {
+    let output = Command::new(hostler())
+        .arg("manifests")
+        .args(flags)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    for document in text.split("---\n").filter(|document| !document.trim().is_empty()) {
+        let object: DynamicObject = serde_saphyr::from_str(document).unwrap();
+        let types = object.types.clone().unwrap();
+        let is_wanted =
+            types.kind == "Namespace" || types.api_version.starts_with("rbac.authorization.k8s.io/");
+        if !is_wanted {
+            continue;
+        }
+        let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types).unwrap());
+        let api: Api<DynamicObject> = match object.namespace() {
+            Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
+            None => Api::all_with(client.clone(), &resource),
+        };
+        let params = PatchParams::apply("operator").force();
+        api.patch(&object.name_any(), &params, &Patch::Apply(&object))
+            .await
+            .unwrap();
+    }
 }
 
 /// The clusters of one world.
@@ -136,12 +180,12 @@ impl Real {
         all
     }
 
-    fn with<T>(&self, cluster: &str, what: impl FnOnce(&Cluster) -> T) -> Option<T> {
+    pub(super) fn with<T>(&self, cluster: &str, what: impl FnOnce(&mut Cluster) -> T) -> Option<T> {
         if cluster == PLATFORM {
-            return Some(what(self.platform.get()));
+            return Some(self.platform.with(what));
         }
         let lent = self.tenants.lock().unwrap().get(cluster).cloned()?;
-        Some(what(lent.get()))
+        Some(lent.with(what))
     }
 
     fn client(&self, cluster: &str, (user, group): (&str, Option<&str>)) -> anyhow::Result<Client> {
@@ -160,12 +204,13 @@ impl Real {
         let given = self.configs.lock().unwrap().get(cluster).cloned();
         match given {
             Some(config) => Ok(Through::until(Client::try_from(config)?, self.ended.clone()).client()),
-            None => self.client(cluster, HOST),
+            None if cluster == PLATFORM => self.client(cluster, HOST),
+            None => self.client(cluster, AT_TENANTS),
         }
     }
 
     pub(super) fn url(&self, cluster: &str) -> String {
-        self.with(cluster, Cluster::url).unwrap_or_default()
+        self.with(cluster, |one| one.url()).unwrap_or_default()
     }
 
     pub(super) fn ca_pem(&self, cluster: &str) -> String {
@@ -175,7 +220,7 @@ impl Real {
 
     /// Tenants' APIs as the host finds them: by the Secrets that [`super::installer`] writes. `clients` wraps each client.
     pub(super) fn control_planes(self: &Arc<Self>, clients: Clients) -> Arc<dyn ControlPlane> {
-        let config = self.platform.get().config_for(HOST.0, HOST.1).unwrap();
+        let config = self.platform.with(|one| one.config_for(HOST.0, HOST.1)).unwrap();
         let platform = clients(PLATFORM).unwrap();
         let real = self.clone();
         let connect: Connect = Arc::new(move |config| {

@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
 
 use super::installer;
-use super::real::Real;
+use super::real::{self, Real};
+use crate::kubernetes::ADMINISTRATOR;
 
 /// Name of the platform's cluster.
 pub(crate) const PLATFORM: &str = "platform";
@@ -96,6 +97,26 @@ impl Stack {
         }
     }
 
+    /// A kubeconfig that may do everything in a cluster.
+    pub(crate) fn kubeconfig(&self, cluster: &str) -> String {
+        match self {
+            Self::Embedded { server, base } => server
+                .kubeconfig(cluster, base, &Identity::administrator())
+                .unwrap(),
+            Self::Real(real) => real.kubeconfig(cluster, ADMINISTRATOR).unwrap(),
+        }
+    }
+
+    /// A kubeconfig of the host's own for the platform.
+    pub(crate) fn host_kubeconfig(&self) -> String {
+        match self {
+            Self::Embedded { server, base } => {
+                server.kubeconfig(PLATFORM, base, &Identity::host(HOST)).unwrap()
+            }
+            Self::Real(real) => real.kubeconfig(PLATFORM, real::HOST).unwrap(),
+        }
+    }
+
     /// Where a cluster's API is.
     pub(crate) fn url(&self, cluster: &str) -> String {
         match self {
@@ -146,6 +167,39 @@ impl Stack {
             tokio::spawn(stop.run_until_cancelled_owned(installer::run(real.clone(), network, tenants)));
         }
     }
+    /// Full name of a tenant's cluster; the name of its control plane is enough to ask.
+    fn full(&self, name: &str) -> String {
+        let mut all = self.clusters().into_iter();
+        all.find(|cluster| cluster.rsplit_once('-').is_some_and(|(short, _)| short == name))
+            .unwrap_or_else(|| name.to_owned())
+    }
+
+    /// The audit log of a real cluster so far.
+    pub(crate) fn audit_log(&self, name: &str) -> Option<String> {
+        match self {
+            Self::Embedded { .. } => None,
+            Self::Real(real) => real.with(&self.full(name), |one| {
+                std::fs::read_to_string(one.audit_log()).unwrap()
+            }),
+        }
+    }
+
+    /// Starts kwok beside a real cluster.
+    pub(crate) fn start_kwok(&self, name: &str) {
+        if let Self::Real(real) = self {
+            real.with(&self.full(name), |one| one.start_kwok().unwrap())
+                .unwrap();
+        }
+    }
+
+    /// Starts kube-scheduler beside a real cluster.
+    pub(crate) fn start_scheduler(&self, name: &str) {
+        if let Self::Real(real) = self {
+            real.with(&self.full(name), |one| one.start_scheduler().unwrap())
+                .unwrap();
+        }
+    }
+
     /// Says in one line why a test does not run on the real stack; true when it does not.
     pub(crate) fn only_embedded(why: &str) -> bool {
         if is_real() {

@@ -1,4 +1,5 @@
-//! A `hostler lab` process on a directory of its own.
+//! A `hostler lab` process on a directory of its own; on the real stack, the same to look at: real clusters, the simulated data
+//! centre and a host.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -8,11 +9,14 @@ use std::sync::{Arc, Mutex};
 use tempfile::TempDir;
 
 use super::kubectl::{Kubectl, file, words};
+use super::real::Real;
 use super::until;
+use crate::harness::stack::is_real;
 use crate::harness::{components, hostler};
 
 /// A laboratory. Its process is killed when it is dropped.
 pub(crate) struct Lab {
+    real: Option<Real>,
     folder: TempDir,
     process: Option<Child>,
     said: Arc<Mutex<Vec<String>>>,
@@ -22,6 +26,7 @@ impl Lab {
     /// A directory, and nothing that runs.
     pub(crate) fn new() -> Self {
         Self {
+            real: None,
             folder: tempfile::tempdir().unwrap(),
             process: None,
             said: Arc::default(),
@@ -37,6 +42,11 @@ impl Lab {
 
     /// Starts the process and waits until kubectl may be used.
     pub(crate) fn go(&mut self, more: &str) {
+        if is_real() {
+            assert_eq!(more, "", "the real stack takes no flags of the laboratory");
+            self.real = Some(Real::start());
+            return;
+        }
         self.said.lock().unwrap().clear();
         let mut child = self
             .command(more)
@@ -77,7 +87,10 @@ impl Lab {
     }
 
     pub(crate) fn data(&self) -> PathBuf {
-        self.folder.path().join("data")
+        match &self.real {
+            Some(real) => real.data(),
+            None => self.folder.path().join("data"),
+        }
     }
 
     pub(crate) fn folder(&self) -> &Path {

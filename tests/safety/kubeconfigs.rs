@@ -183,14 +183,38 @@ async fn a_kubeconfig_that_is_more_than_data_starts_nothing_reads_nothing_and_co
         ("key", at("/users/0/user/client-key", json!(file))),
         ("ca", at("/clusters/0/cluster/certificate-authority", json!(file))),
         ("proxy", at("/clusters/0/cluster/proxy-url", json!(proxy))),
-        ("blind", at("/clusters/0/cluster/insecure-skip-tls-verify", json!(true))),
-        ("other", at("/clusters/0/cluster/tls-server-name", json!("kubernetes"))),
+        (
+            "blind",
+            at("/clusters/0/cluster/insecure-skip-tls-verify", json!(true)),
+        ),
+        (
+            "other",
+            at("/clusters/0/cluster/tls-server-name", json!("kubernetes")),
+        ),
         ("as", at("/users/0/user/as", json!("system:admin"))),
         ("groups", at("/users/0/user/as-groups", json!(["system:masters"]))),
-        ("plain", at("/clusters/0/cluster/server", json!(format!("http://{}", trap.address)))),
+        (
+            "plain",
+            at(
+                "/clusters/0/cluster/server",
+                json!(format!("http://{}", trap.address)),
+            ),
+        ),
         ("platform", at("/clusters/0/cluster/server", json!(own))),
-        ("alias", at("/clusters/0/cluster/server", json!(own.replace("127.0.0.1", "localhost")))),
-        ("service", at("/clusters/0/cluster/server", json!("https://kubernetes.default.svc"))),
+        (
+            "alias",
+            at(
+                "/clusters/0/cluster/server",
+                json!(own.replace("127.0.0.1", "localhost")),
+            ),
+        ),
+        (
+            "service",
+            at(
+                "/clusters/0/cluster/server",
+                json!("https://kubernetes.default.svc"),
+            ),
+        ),
         ("unknown", at("/users/0/user/helper", json!("/bin/sh"))),
     ];
     for (name, _) in &cases {
@@ -202,7 +226,11 @@ async fn a_kubeconfig_that_is_more_than_data_starts_nothing_reads_nothing_and_co
     for (name, _) in &cases {
         let told = told(&world, name, "TenantKubeconfigUnsafe").await;
         assert_eq!(told.status, "False", "{name}: {}", told.message);
-        assert!(told.message.contains("; "), "{name}: no remedy in {}", told.message);
+        assert!(
+            told.message.contains("; "),
+            "{name}: no remedy in {}",
+            told.message
+        );
         assert!(!told.message.contains("PRIVATE"), "{name}: {}", told.message);
     }
     let told = stage::until_event(&world, "exec", "TenantKubeconfigUnsafe").await;
@@ -239,7 +267,9 @@ async fn the_secret_of_a_given_tenant_is_never_written_and_survives_its_tenant()
     stage::apply(&world, &kept).await;
     let of_kept = ("VirtualClusterInstance", Some("p-default"), "kept");
     eventually("a place that is not marked is refused", || async {
-        let seen = stage::read(&world, of_kept.0, of_kept.1, of_kept.2).await.unwrap_or_default();
+        let seen = stage::read(&world, of_kept.0, of_kept.1, of_kept.2)
+            .await
+            .unwrap_or_default();
         if seen["status"]["reason"] == "TenantRefTaken" {
             Ok(())
         } else {
@@ -247,7 +277,10 @@ async fn the_secret_of_a_given_tenant_is_never_written_and_survives_its_tenant()
         }
     })
     .await;
-    let uid = stage::read(&world, of_kept.0, of_kept.1, of_kept.2).await.unwrap()["metadata"]["uid"].clone();
+    let uid = stage::read(&world, of_kept.0, of_kept.1, of_kept.2)
+        .await
+        .unwrap()["metadata"]["uid"]
+        .clone();
     let mark = json!({"metadata": {"labels": {"hostler.dev/tenant-uid": uid}}});
     stage::change(&world, "Namespace", None, "outside", mark).await;
     let secret = json!({
@@ -256,10 +289,14 @@ async fn the_secret_of_a_given_tenant_is_never_written_and_survives_its_tenant()
     });
     stage::apply(&world, &secret).await;
     stage::until_true(&world, of_kept, "VirtualClusterReady").await;
-    let before = stage::read(&world, "Secret", Some("outside"), "vc-kept").await.unwrap();
+    let before = stage::read(&world, "Secret", Some("outside"), "vc-kept")
+        .await
+        .unwrap();
     stage::delete(&world, of_kept.0, of_kept.1, of_kept.2).await;
     stage::until_gone(&world, of_kept.0, of_kept.1, of_kept.2).await;
-    let after = stage::read(&world, "Secret", Some("outside"), "vc-kept").await.unwrap();
+    let after = stage::read(&world, "Secret", Some("outside"), "vc-kept")
+        .await
+        .unwrap();
     assert_eq!(before, after);
     host.stop().await;
 }

@@ -92,13 +92,17 @@ pub fn parse(text: &str, own: &Own) -> Result<Kubeconfig, Reason> {
     })?;
     let server = Address::parse(server, &format!("{at_cluster}.server"))?;
     if own.has(&server) {
-        let message = format!("{at_cluster}.server names the platform's own API, {}", server.authority());
+        let message = format!(
+            "{at_cluster}.server names the platform's own API, {}",
+            server.authority()
+        );
         return Err(
             Reason::new(UNSAFE, message).remedy("name the tenant's own API; the platform is no tenant")
         );
     }
     let authority = text_of(cluster, "certificate-authority-data").ok_or_else(|| {
-        let message = format!("{at_cluster}.certificate-authority-data is missing, so nothing tells the server");
+        let message =
+            format!("{at_cluster}.certificate-authority-data is missing, so nothing tells the server");
         Reason::new(UNSAFE, message).remedy("write the CA of the tenant's API into it")
     })?;
     let at = format!("{at_cluster}.certificate-authority-data");
@@ -115,15 +119,16 @@ pub fn parse(text: &str, own: &Own) -> Result<Kubeconfig, Reason> {
 
 /// The current context and its path.
 fn current(tree: &Value) -> Result<(&Value, String), Reason> {
-    let name = text_of(tree, "current-context").ok_or_else(|| {
-        invalid("current-context is missing; name the context to use".to_owned())
-    })?;
+    let name = text_of(tree, "current-context")
+        .ok_or_else(|| invalid("current-context is missing; name the context to use".to_owned()))?;
     let (index, found) = named(tree, "contexts", name)
         .ok_or_else(|| invalid("current-context names no entry of contexts; name one of them".to_owned()))?;
     let path = format!("contexts[{index}].context");
     match found.get("context").filter(|context| context.is_object()) {
         Some(context) => Ok((context, path)),
-        None => Err(invalid(format!("{path} is missing; name a cluster and a user in it"))),
+        None => Err(invalid(format!(
+            "{path} is missing; name a cluster and a user in it"
+        ))),
     }
 }
 

@@ -25,6 +25,7 @@ use kube::config::AuthInfo;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Config, ResourceExt};
 use tokio::sync::{Notify, OnceCell, broadcast};
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::probe::{self, LANDMARK, Seen};
@@ -209,6 +210,7 @@ impl Task {
             .boxed();
         let mut look: Option<Look> = None;
         let mut pause = FIRST_PAUSE;
+        let mut looked = Instant::now();
         loop {
             let doubt = self.doubted(look.is_some());
             tokio::select! {
@@ -227,11 +229,12 @@ impl Task {
                 },
                 found = under_way(&mut look) => {
                     look = None;
+                    looked = Instant::now();
                     if let Some(again) = self.found(found, &mut pause) {
                         look = self.look(again);
                     }
                 }
-                () = doubt => look = self.look(BETWEEN_LOOKS.min(pause)),
+                () = doubt => look = self.look(BETWEEN_LOOKS.saturating_sub(looked.elapsed())),
             }
         }
     }
@@ -260,9 +263,10 @@ impl Task {
         };
         let uid = secret.uid().unwrap_or_default();
         let read = self.read(&secret);
-        let known = self.way.as_ref().is_some_and(|(of, way)| {
-            *of == uid && read.as_ref().is_ok_and(|read| *read == way.kubeconfig)
-        });
+        let known = self
+            .way
+            .as_ref()
+            .is_some_and(|(of, way)| *of == uid && read.as_ref().is_ok_and(|read| *read == way.kubeconfig));
         if known {
             return false;
         }
@@ -288,18 +292,27 @@ impl Task {
         };
         let Some(ByteString(bytes)) = secret.data.as_ref().and_then(|data| data.get(CONFIG)) else {
             let reason = Reason::new(INVALID, format!("key {CONFIG} is missing"));
-            return Err(named(reason.remedy("write the kubeconfig of the tenant's API under it")));
+            return Err(named(
+                reason.remedy("write the kubeconfig of the tenant's API under it"),
+            ));
         };
-        let text = std::str::from_utf8(bytes)
-            .map_err(|_| named(Reason::new(INVALID, format!("key {CONFIG} is no text; write YAML"))))?;
+        let text = std::str::from_utf8(bytes).map_err(|_| {
+            named(Reason::new(
+                INVALID,
+                format!("key {CONFIG} is no text; write YAML"),
+            ))
+        })?;
         kubeconfig::parse(text, &self.parts.own).map_err(named)
     }
 
     fn connect(&self, kubeconfig: Kubeconfig) -> Result<Way, Reason> {
         // Which part it is that TLS does not take, the error tells; none of it is the kubeconfig's text.
         let refused = |error: String| {
-            Reason::new(INVALID, format!("Secret {}/{}: {error}", self.namespace, self.secret))
-                .remedy("write a CA, and a client certificate with its own key, that TLS takes")
+            Reason::new(
+                INVALID,
+                format!("Secret {}/{}: {error}", self.namespace, self.secret),
+            )
+            .remedy("write a CA, and a client certificate with its own key, that TLS takes")
         };
         let config = config(&kubeconfig).map_err(|error| refused(error.to_string()))?;
         let client = (self.parts.connect)(config).map_err(|error| refused(error.to_string()))?;
@@ -386,11 +399,17 @@ impl Parts {
             let found = patch::within(doing, namespaces.get(LANDMARK)).await?;
             Ok::<_, crate::error::Error>(found.uid().unwrap_or_default())
         };
-        self.landmark.get_or_try_init(read).await.cloned().map_err(|error| {
-            tracing::debug!(error = %error, "the platform is not known");
-            let message = format!("namespace {LANDMARK} of the platform cannot be read, so a tenant cannot be told from it");
-            Reason::new("PlatformUnknown", message).remedy("see that the host may get namespaces")
-        })
+        self.landmark
+            .get_or_try_init(read)
+            .await
+            .cloned()
+            .map_err(|error| {
+                tracing::debug!(error = %error, "the platform is not known");
+                let message = format!(
+                    "namespace {LANDMARK} of the platform cannot be read, so a tenant cannot be told from it"
+                );
+                Reason::new("PlatformUnknown", message).remedy("see that the host may get namespaces")
+            })
     }
 }
 

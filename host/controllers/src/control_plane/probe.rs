@@ -45,7 +45,9 @@ pub(super) async fn look(client: &Client, kubeconfig: &Kubeconfig, platform: &st
                 Reason::new(UNSAFE, message).remedy("name the tenant's own API; the platform is no tenant"),
             );
         }
-        Ok(namespace) if namespace.name_any() == LANDMARK && namespace.uid().is_some() => return Seen::Online,
+        Ok(namespace) if namespace.name_any() == LANDMARK && namespace.uid().is_some() => {
+            return Seen::Online;
+        }
         Ok(_) => return Seen::Silent(strange(at, "its namespace kube-system has no uid")),
         Err(error) => error,
     };
@@ -64,9 +66,7 @@ pub(super) async fn look(client: &Client, kubeconfig: &Kubeconfig, platform: &st
             let message = format!("{at} does not let the kubeconfig's user read namespace {LANDMARK}");
             Seen::Unusable(Reason::new("TenantRightsMissing", message).remedy(RIGHTS))
         }
-        (Some(code @ (429 | 500..=599)), _) => {
-            Seen::Silent(unreachable(format!("{at} answers HTTP {code}")))
-        }
+        (Some(code @ (429 | 500..=599)), _) => Seen::Silent(unreachable(format!("{at} answers HTTP {code}"))),
         (Some(code), _) => Seen::Silent(strange(at, &format!("it answers HTTP {code}"))),
         (None, kube::Error::SerdeError(_) | kube::Error::FromUtf8(_)) => {
             Seen::Silent(strange(at, "its answer is no namespace"))
@@ -76,13 +76,17 @@ pub(super) async fn look(client: &Client, kubeconfig: &Kubeconfig, platform: &st
 }
 
 fn unreachable(message: String) -> Reason {
-    Reason::new("TenantUnreachable", message)
-        .remedy("see that its API runs, and that the server of the kubeconfig is an address that the host reaches")
+    Reason::new("TenantUnreachable", message).remedy(
+        "see that its API runs, and that the server of the kubeconfig is an address that the host reaches",
+    )
 }
 
 fn strange(at: &str, what: &str) -> Reason {
-    Reason::new("TenantApiStrange", format!("{at} does not answer as a Kubernetes API: {what}"))
-        .remedy("see that the server of the kubeconfig is the tenant's API")
+    Reason::new(
+        "TenantApiStrange",
+        format!("{at} does not answer as a Kubernetes API: {what}"),
+    )
+    .remedy("see that the server of the kubeconfig is the tenant's API")
 }
 
 /// The innermost cause of an error, short and in one line: some of it is the other side's text.

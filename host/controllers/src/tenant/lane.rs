@@ -138,7 +138,11 @@ where
                 lane.ring();
             }
             if status.is_redirection() || status.is_informational() {
-                return Err(format!("the tenant's API answers HTTP {}, which is not followed", status.as_u16()).into());
+                return Err(format!(
+                    "the tenant's API answers HTTP {}, which is not followed",
+                    status.as_u16()
+                )
+                .into());
             }
             let (parts, body) = answer.into_parts();
             let largest = if status.is_success() {
@@ -193,7 +197,10 @@ impl Pace {
     fn read(&mut self, bytes: usize) {
         let now = Instant::now();
         let passed = now.duration_since(self.counted).as_millis();
-        let fresh = usize::try_from(passed).unwrap_or(usize::MAX).saturating_mul(self.flow.rate) / 1000;
+        let fresh = usize::try_from(passed)
+            .unwrap_or(usize::MAX)
+            .saturating_mul(self.flow.rate)
+            / 1000;
         if fresh > 0 {
             self.left = self.left.saturating_add(fresh).min(self.flow.burst);
             self.counted = now;
@@ -223,7 +230,10 @@ impl http_body::Body for Bounded {
         if let Some(end) = &mut self.end
             && end.as_mut().poll(context).is_ready()
         {
-            let text = format!("the tenant's API did not end its answer within {} s", TO_END.as_secs());
+            let text = format!(
+                "the tenant's API did not end its answer within {} s",
+                TO_END.as_secs()
+            );
             return Poll::Ready(Some(Err(text.into())));
         }
         if let Some(pace) = &mut self.lines
@@ -292,6 +302,115 @@ mod tests {
             largest,
             doubt: None,
         }
+    }
+
+    /// Answers as told, and rings where it has to.
+    fn doubtful<F>(
+        answer: impl Fn() -> F + Clone + Send + 'static,
+    ) -> (
+        Lane<impl Service<Request<Body>, Response = Response<Body>, Error = BoxError, Future: Send> + Clone>,
+        Arc<Notify>,
+    )
+    where
+        F: Future<Output = Result<Response<Body>, BoxError>> + Send + 'static,
+    {
+        let doubt = Arc::new(Notify::new());
+        let lane = Lane {
+            inner: tower::service_fn(move |_: Request<Body>| answer()),
+            places: Arc::new(Semaphore::new(1)),
+            largest: 8,
+            doubt: Some(doubt.clone()),
+        };
+        (lane, doubt)
+    }
+
+    fn has_rung(doubt: &Notify) -> bool {
+        doubt.notified().now_or_never().is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_does_not_begin_is_an_error_and_rings() {
+        for path in ["/api/v1/nodes", "/api/v1/nodes?watch=true"] {
+            let (mut lane, doubt) = doubtful(std::future::pending);
+            let error = lane.call(get(path)).await.err().unwrap();
+            assert!(error.to_string().contains("no answer"), "{error}");
+            assert!(has_rung(&doubt));
+        }
+    }
+
+    #[tokio::test]
+    async fn an_api_that_is_not_there_or_knows_the_host_no_more_rings() {
+        let (mut lane, doubt) = doubtful(|| async { Err("nobody listens".into()) });
+        lane.call(get("/api/v1/nodes")).await.err().unwrap();
+        assert!(has_rung(&doubt));
+        let (mut lane, doubt) = doubtful(|| async {
+            let mut no = Response::new(Body::empty());
+            *no.status_mut() = StatusCode::UNAUTHORIZED;
+            Ok(no)
+        });
+        lane.call(get("/api/v1/nodes")).await.unwrap();
+        assert!(has_rung(&doubt));
+        let (mut lane, doubt) = doubtful(|| async { Ok(Response::new(Body::empty())) });
+        lane.call(get("/api/v1/nodes")).await.unwrap();
+        assert!(!has_rung(&doubt), "a good answer is no reason to doubt");
+    }
+
+    #[rstest]
+    #[case(101)]
+    #[case(301)]
+    #[case(307)]
+    #[tokio::test]
+    async fn an_answer_that_leads_elsewhere_is_an_error(#[case] code: u16) {
+        let (mut lane, _) = doubtful(move || async move {
+            let mut elsewhere = Response::new(Body::empty());
+            *elsewhere.status_mut() = StatusCode::from_u16(code).unwrap();
+            Ok(elsewhere)
+        });
+        let error = lane.call(get("/api/v1/nodes")).await.err().unwrap();
+        assert!(error.to_string().contains(&code.to_string()), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_does_not_end_is_cut_off_and_leaves_its_place() {
+        let service = tower::service_fn(|_: Request<Body>| async {
+            let drops = futures::stream::unfold((), |()| async {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                Some((Ok::<_, BoxError>(Frame::data(Bytes::new())), ()))
+            });
+            Ok::<_, BoxError>(Response::new(http_body_util::StreamBody::new(drops)))
+        });
+        let mut lane = Lane {
+            inner: Through(Client::new(service, "default")),
+            places: Arc::new(Semaphore::new(1)),
+            largest: 8,
+            doubt: None,
+        };
+        let answer = lane.call(get("/api/v1/nodes")).await.unwrap();
+        let error = answer.into_body().collect().await.err().unwrap();
+        assert!(error.to_string().contains("did not end"), "{error}");
+        lane.call(get("/api/v1/nodes")).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_are_read_no_faster_than_the_rate() {
+        let mut pace = Pace::new(Flow {
+            burst: 1000,
+            rate: 100,
+        });
+        pace.read(1000);
+        assert!(pace.pause.is_none(), "what came at once is read at once");
+        pace.read(200);
+        let begin = Instant::now();
+        pace.pause.take().unwrap().await;
+        assert_eq!(begin.elapsed().as_millis(), 2000);
+        pace.read(1);
+        assert!(pace.pause.is_some(), "nothing was saved up meanwhile");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        pace.pause = None;
+        pace.read(1000);
+        assert!(pace.pause.is_none(), "what is saved up is a burst again");
+        pace.read(1);
+        assert!(pace.pause.is_some(), "and no more than that");
     }
 
     fn get(path: &str) -> Request<Body> {

@@ -85,12 +85,9 @@ pub(super) async fn turn(
         }
     }
     // One that somebody else made and marked is left to them, with what is in it.
-    let made_here = |held: &Namespace| {
-        held.labels().get(names::INSTALLATION) == Some(&ctx.settings.installation)
-    };
-    if let Some(held) =
-        marked.filter(|held| made_here(held) && held.meta().deletion_timestamp.is_none())
-    {
+    let made_here =
+        |held: &Namespace| held.labels().get(names::INSTALLATION) == Some(&ctx.settings.installation);
+    if let Some(held) = marked.filter(|held| made_here(held) && held.meta().deletion_timestamp.is_none()) {
         patch::delete(&namespaces, &held.name_any(), &held.uid().unwrap_or_default()).await?;
     }
     ctx.values.forget(&uid);

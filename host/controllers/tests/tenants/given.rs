@@ -167,7 +167,10 @@ async fn a_secret_that_somebody_else_made_is_the_way_to_a_tenant_and_stays_as_it
     let stand = Stand::new().await;
     let one = place("one");
     let reason = stand.refused(&one, "TenantKubeconfigMissing").await;
-    assert!(reason.text().contains("vc-one") && reason.remedy.is_some(), "{reason:?}");
+    assert!(
+        reason.text().contains("vc-one") && reason.remedy.is_some(),
+        "{reason:?}"
+    );
     let secret = stand.put("vc-one", &stand.kubeconfig("one").await).await;
     let api = stand.online(&one).await;
     assert_eq!(api.uid, one.uid);
@@ -206,8 +209,15 @@ async fn a_client_is_made_anew_for_new_credentials_and_dropped_with_the_secret()
             _ => None,
         })
         .await;
-    assert_eq!(stand.made.load(Ordering::SeqCst), 2, "the same credentials need no new client");
-    Api::<Node>::all(after.client).list(&ListParams::default()).await.unwrap();
+    assert_eq!(
+        stand.made.load(Ordering::SeqCst),
+        2,
+        "the same credentials need no new client"
+    );
+    Api::<Node>::all(after.client)
+        .list(&ListParams::default())
+        .await
+        .unwrap();
     let secrets = stand.secrets();
     secrets.delete("vc-one", &Default::default()).await.unwrap();
     stand.refused(&one, "TenantKubeconfigMissing").await;
@@ -231,7 +241,11 @@ async fn a_tenant_made_again_under_its_name_is_another_one() {
     assert_eq!(after.uid, "another");
     assert_ne!(bell(&before), bell(&after));
     assert!(stand.given.remove(&one).await.unwrap());
-    assert_eq!(bell(&stand.online(&again).await), bell(&after), "the newcomer stays");
+    assert_eq!(
+        bell(&stand.online(&again).await),
+        bell(&after),
+        "the newcomer stays"
+    );
 }
 
 #[tokio::test]
@@ -259,7 +273,10 @@ async fn what_is_refused_makes_no_client(#[case] kubeconfig: Value, #[case] code
     // Also where there was a good one before.
     stand.put("vc-one", &kubeconfig.to_string()).await;
     let reason = stand.refused(&one, code).await;
-    assert!(reason.message.starts_with("Secret loft-default-v-one/vc-one: "), "{reason:?}");
+    assert!(
+        reason.message.starts_with("Secret loft-default-v-one/vc-one: "),
+        "{reason:?}"
+    );
     assert_eq!(stand.made.load(Ordering::SeqCst), 1);
     stand.put("vc-one", &stand.kubeconfig("one").await).await;
     stand.online(&one).await;
@@ -351,7 +368,8 @@ impl Mischief {
             Self::EndlessPoliteNo => response.status(404).body(endless(Duration::ZERO)),
             Self::SlowDrip => response.body(endless(Duration::from_secs(1))),
             Self::WrongNamespace => response.body(whole(
-                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}}).to_string(),
+                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}})
+                    .to_string(),
             )),
         }
         .unwrap()
@@ -361,7 +379,11 @@ impl Mischief {
 /// Sends what is meant for a server called `bad…` to a service that misbehaves, and counts.
 fn misled(mischief: Mischief, asked: Arc<Mutex<Vec<String>>>) -> Connect {
     Arc::new(move |config: Config| {
-        if !config.cluster_url.host().is_some_and(|host| host.starts_with("bad")) {
+        if !config
+            .cluster_url
+            .host()
+            .is_some_and(|host| host.starts_with("bad"))
+        {
             return Client::try_from(config);
         }
         let asked = asked.clone();
@@ -393,7 +415,10 @@ async fn a_tenant_whose_api(#[case] mischief: Mischief, #[case] code: &str) {
     let (bad, good) = (place("bad"), place("good"));
     let kubeconfig = stand.kubeconfig("good").await;
     stand
-        .put("vc-bad", &kubeconfig.replace("https://127.0.0.1", "https://bad.example"))
+        .put(
+            "vc-bad",
+            &kubeconfig.replace("https://127.0.0.1", "https://bad.example"),
+        )
         .await;
     // Asking for it waits for nothing: neither this, nor the other's.
     let first = stand.given.ensure(&bad).await.unwrap();

@@ -10,6 +10,8 @@ use crate::values::syntax;
 const HTTPS: u16 = 443;
 /// The platform's own API as every pod of the platform knows it.
 const SERVICE: [&str; 3] = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+/// Longest URL: a name, a port and some path.
+const MAX_URL: usize = 512;
 /// One name for all ways to say "this machine".
 const LOOPBACK: &str = "localhost";
 
@@ -34,8 +36,10 @@ impl Address {
                 .remedy("write it like https://192.168.100.2:8443")
         };
         let Some(rest) = url.strip_prefix("https://") else {
-            return Err(Reason::new(UNSAFE, format!("{path} does not begin with https://"))
-                .remedy("write it like https://192.168.100.2:8443"));
+            return Err(
+                Reason::new(UNSAFE, format!("{path} does not begin with https://"))
+                    .remedy("write it like https://192.168.100.2:8443"),
+            );
         };
         if rest.contains(['@', '?', '#']) {
             let message = format!("{path} holds more than host, port and path");
@@ -45,11 +49,11 @@ impl Address {
         let plain = |part: &str| {
             part != "."
                 && part != ".."
-                && part
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b':'))
+                && part.bytes().all(|byte| {
+                    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b':')
+                })
         };
-        if !tail.split('/').all(plain) || tail.contains("//") {
+        if url.len() > MAX_URL || !tail.split('/').all(plain) || tail.contains("//") {
             return Err(broken());
         }
         let (host, port) = split(authority).ok_or_else(broken)?;
@@ -147,8 +151,8 @@ impl Own {
     /// Whether an address is one of them, or the name that every pod of the platform knows the platform by.
     #[must_use]
     pub fn has(&self, address: &Address) -> bool {
-        let service = SERVICE.contains(&address.host.as_str())
-            || address.host.starts_with("kubernetes.default.svc.");
+        let service =
+            SERVICE.contains(&address.host.as_str()) || address.host.starts_with("kubernetes.default.svc.");
         service
             || self
                 .0

@@ -51,7 +51,10 @@ const CLUSTER: &[(&str, Field)] = &[
         "insecure-skip-tls-verify",
         Off("would make the host believe any certificate"),
     ),
-    ("proxy-url", Never("would send the host's requests elsewhere", DROP)),
+    (
+        "proxy-url",
+        Never("would send the host's requests elsewhere", DROP),
+    ),
     (
         "tls-server-name",
         Never(
@@ -98,7 +101,9 @@ pub(super) fn judge(tree: &Value) -> Result<(), Reason> {
     known(top, "", TOP)?;
     for (key, want) in [("apiVersion", "v1"), ("kind", "Config")] {
         if top.get(key).is_some_and(|is| !is_null(is) && is != want) {
-            return Err(invalid(format!("{key} is not {want}; a kubeconfig is of kind Config, v1")));
+            return Err(invalid(format!(
+                "{key} is not {want}; a kubeconfig is of kind Config, v1"
+            )));
         }
     }
     for (list, key, inner) in [
@@ -145,7 +150,11 @@ fn known(fields: &Map<String, Value>, path: &str, table: &[(&str, Field)]) -> Re
             return Err(Reason::new(UNSAFE, message)
                 .remedy(format!("remove it; known here are {}", names.join(", "))));
         };
-        let at = if path.is_empty() { (*name).to_owned() } else { format!("{path}.{name}") };
+        let at = if path.is_empty() {
+            (*name).to_owned()
+        } else {
+            format!("{path}.{name}")
+        };
         match field {
             _ if is_null(value) => {}
             Ignored => {}

@@ -12,7 +12,10 @@ use super::*;
 /// Certificate and key of anybody, in PEM.
 fn issued() -> (String, String) {
     let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(Vec::new()).unwrap().self_signed(&key).unwrap();
+    let certificate = CertificateParams::new(Vec::new())
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
     (certificate.pem(), key.serialize_pem())
 }
 
@@ -154,7 +157,11 @@ fn an_entry_that_the_current_context_does_not_use_is_judged_too() {
     let other = json!({ "name": "other", "user": { "exec": { "command": "id" } } });
     let reason = read(&with("/users/-", other)).unwrap_err();
     assert_eq!(reason.code, UNSAFE);
-    assert!(reason.message.starts_with("users[1].user.exec "), "{}", reason.message);
+    assert!(
+        reason.message.starts_with("users[1].user.exec "),
+        "{}",
+        reason.message
+    );
 }
 
 #[test]
@@ -191,7 +198,11 @@ fn of_several_contexts_the_current_one_decides() {
 fn the_platforms_own_api_is_nobodys_tenant(#[case] server: &str) {
     let reason = read(&with("/clusters/0/cluster/server", json!(server))).unwrap_err();
     assert_eq!(reason.code, UNSAFE, "{server}");
-    assert!(reason.message.contains("the platform's own API"), "{}", reason.message);
+    assert!(
+        reason.message.contains("the platform's own API"),
+        "{}",
+        reason.message
+    );
 }
 
 #[rstest]
@@ -229,11 +240,16 @@ fn an_address_has_one_spelling(#[case] own: &str, #[case] server: &str, #[case] 
 #[case::upwards("https://a.example/x/../y", INVALID)]
 #[case::a_blank("https://a.example /x", INVALID)]
 #[case::a_line("https://a.example\n/x", INVALID)]
+#[case::no_end(&format!("https://a.example/{}", "x".repeat(600)), INVALID)]
 #[case::another_alphabet("https://ｋubernetes.default", INVALID)]
 fn a_server_that_is_no_https_address_is_refused(#[case] server: &str, #[case] code: &str) {
     let reason = read(&with("/clusters/0/cluster/server", json!(server))).unwrap_err();
     assert_eq!(reason.code, code, "{server}");
-    assert!(reason.message.starts_with("clusters[0].cluster.server "), "{}", reason.message);
+    assert!(
+        reason.message.starts_with("clusters[0].cluster.server "),
+        "{}",
+        reason.message
+    );
     assert!(!reason.text().contains("hunter2"));
 }
 
@@ -242,8 +258,16 @@ fn a_server_that_is_no_https_address_is_refused(#[case] server: &str, #[case] co
 #[case::another_context("/current-context", json!("x"), "current-context names no entry")]
 #[case::another_cluster("/contexts/0/context/cluster", json!("x"), "contexts[0].context.cluster names no entry")]
 #[case::another_user("/contexts/0/context/user", json!("x"), "contexts[0].context.user names no entry")]
-#[case::no_server("/clusters/0/cluster/server", Value::Null, "clusters[0].cluster.server is missing")]
-#[case::no_key("/users/0/user/client-key-data", Value::Null, "users[0].user.client-key-data is missing")]
+#[case::no_server(
+    "/clusters/0/cluster/server",
+    Value::Null,
+    "clusters[0].cluster.server is missing"
+)]
+#[case::no_key(
+    "/users/0/user/client-key-data",
+    Value::Null,
+    "users[0].user.client-key-data is missing"
+)]
 #[case::no_certificate("/users/0/user/client-certificate-data", json!(""), "users[0].user.client-certificate-data is missing")]
 #[case::two_proofs("/users/0/user/token", json!("t"), "users[0].user has both")]
 #[case::no_user("/users/0/user", json!({}), "users[0].user has no credentials")]
@@ -264,7 +288,11 @@ fn what_is_incomplete_is_told_by_its_path(#[case] pointer: &str, #[case] value: 
 
 #[test]
 fn without_a_ca_nothing_is_believed() {
-    let reason = read(&with("/clusters/0/cluster/certificate-authority-data", Value::Null)).unwrap_err();
+    let reason = read(&with(
+        "/clusters/0/cluster/certificate-authority-data",
+        Value::Null,
+    ))
+    .unwrap_err();
     assert_eq!(reason.code, UNSAFE);
 }
 
@@ -322,9 +350,26 @@ fn what_is_shown_of_it_holds_no_secret() {
 /// Trees that look like parts of a kubeconfig.
 fn trees() -> impl Strategy<Value = Value> {
     let words = prop::sample::select(vec![
-        "clusters", "cluster", "users", "user", "contexts", "context", "name", "server", "exec", "token",
-        "current-context", "client-key-data", "client-certificate-data", "certificate-authority-data", "a",
-        "https://a.example", "https://[::1]:1", "Config", "v1", "",
+        "clusters",
+        "cluster",
+        "users",
+        "user",
+        "contexts",
+        "context",
+        "name",
+        "server",
+        "exec",
+        "token",
+        "current-context",
+        "client-key-data",
+        "client-certificate-data",
+        "certificate-authority-data",
+        "a",
+        "https://a.example",
+        "https://[::1]:1",
+        "Config",
+        "v1",
+        "",
     ]);
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -336,8 +381,10 @@ fn trees() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(6, 64, 8, move |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
-            prop::collection::vec((words.clone(), inner), 0..8)
-                .prop_map(|fields| fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+            prop::collection::vec((words.clone(), inner), 0..8).prop_map(|fields| fields
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect()),
         ]
     })
 }

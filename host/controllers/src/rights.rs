@@ -187,7 +187,7 @@ fn memory() -> Vec<Right> {
         Right::on::<Lease>("", &["create"], "one replica is active").within(Reach::Home),
         Right::on::<Lease>(
             "",
-            &["get", "update"],
+            &["get", "patch"],
             "one replica is active, and the others see for how long",
         )
         .within(Reach::Home)

@@ -220,7 +220,7 @@ mod tests {
         when(&mut object, "field", "$.Values.field", "quote");
         assert_eq!(
             rendered(object),
-            "list:\n{{- if $.x }}\n  - one\n{{- end }}\nnumber: {{ $.n | int }}\n{{- with $.Values.field }}\nfield: {{ quote . }}\n{{- end }}"
+            "list:\n{{- if $.x }}\n- one\n{{- end }}\nnumber: {{ $.n | int }}\n{{- with $.Values.field }}\nfield: {{ quote . }}\n{{- end }}"
         );
     }
 

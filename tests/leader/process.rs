@@ -1,0 +1,234 @@
+//! A process of `hostler run` behind a gate, and whoever gives the tenant its API.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+
+use hostler_api::{VirtualClusterInstance, names};
+use hostler_apiserver::{Identity, Server, Store};
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::gate::Gate;
+use crate::harness::{World, eventually, hostler};
+
+/// Lease that a loaded machine renews in time.
+const LEASE: [&str; 4] = ["--lease-duration", "6s", "--lease-renew", "1s"];
+
+pub(super) struct Process {
+    pub(super) gate: Gate,
+    child: Child,
+    log: PathBuf,
+}
+
+pub(super) fn signal(process: u32, name: &str) {
+    let sent = Command::new("kill")
+        .args([&format!("-{name}"), &process.to_string()])
+        .status()
+        .unwrap();
+    assert!(sent.success(), "{name} to {process}");
+}
+
+impl Process {
+    pub(super) async fn start(world: &World, name: &str, gate: Gate) -> Self {
+        let folder = world.folder.path();
+        let (kubeconfig, log) = (
+            folder.join(format!("{name}.kubeconfig")),
+            folder.join(format!("{name}.log")),
+        );
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "it",
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it", "namespace": "default"}}],
+            "clusters": [{"name": "it", "cluster": {"server": format!("http://{}", gate.address)}}],
+            "users": [{"name": "it", "user": {}}],
+        });
+        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        let child = Command::new(hostler())
+            .args([
+                "run",
+                "--installation",
+                "test",
+                "--metrics-listen",
+                "127.0.0.1:0",
+                "--log-format",
+                "json",
+            ])
+            .args(LEASE)
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg("--plugins")
+            .arg(world.plugins())
+            .arg("--state")
+            .arg(world.warm_state(name).await)
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        gate.of(child.id());
+        Self { gate, child, log }
+    }
+
+    pub(super) fn said(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    async fn says(&self, what: &str) {
+        eventually(what, || async {
+            let said = self.said();
+            if said.contains(what) { Ok(()) } else { Err(said) }
+        })
+        .await;
+    }
+
+    async fn asked(&self, path: &str) -> Result<(u16, String), String> {
+        let said = self.said();
+        let address = said
+            .split_once("\"address\":\"")
+            .and_then(|(_, rest)| rest.split_once('"'))
+            .ok_or_else(|| said.clone())?
+            .0;
+        let answer = reqwest::get(format!("http://{address}{path}"))
+            .await
+            .map_err(|error| format!("{error}: {said}"))?;
+        let status = answer.status().as_u16();
+        Ok((status, answer.text().await.map_err(|error| error.to_string())?))
+    }
+
+    async fn is(&self, code: u16, ready: &str) {
+        eventually(ready, || async {
+            let (status, text) = self.asked("/readyz").await?;
+            if status == code && text.contains(ready) {
+                Ok(())
+            } else {
+                Err(format!("{text}: {}", self.said()))
+            }
+        })
+        .await;
+        assert_eq!(self.asked("/healthz").await.unwrap().0, 200);
+    }
+
+    pub(super) async fn leads(&self) {
+        self.says("this host leads").await;
+        self.is(200, "ok: leading").await;
+    }
+
+    pub(super) async fn stands_by(&self) {
+        self.is(200, "ok: standing by").await;
+    }
+
+    pub(super) async fn waits_for(&self, what: &str) {
+        self.is(503, &format!("waiting for {what}")).await;
+    }
+
+    pub(super) async fn counters(&self) -> String {
+        self.asked("/metrics").await.unwrap().1
+    }
+
+    pub(super) fn wake(&self) {
+        signal(self.child.id(), "CONT");
+    }
+
+    pub(super) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        assert_eq!(
+            self.child.wait().unwrap().signal(),
+            Some(9),
+            "it ran until now: {}",
+            self.said()
+        );
+    }
+
+    pub(super) async fn ended(&mut self) -> ExitStatus {
+        let end = tokio::time::Instant::now() + crate::harness::patience();
+        loop {
+            if let Some(ended) = self.child.try_wait().unwrap() {
+                return ended;
+            }
+            assert!(
+                tokio::time::Instant::now() < end,
+                "it does not end: {}",
+                self.said()
+            );
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    }
+
+    pub(super) async fn stop(mut self) -> ExitStatus {
+        signal(self.child.id(), "TERM");
+        self.ended().await
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Already gone is as good; one that is stopped dies, too.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// Whoever gives the tenant of the example an API: a server of its own, and its kubeconfig in the Secret that the host reads.
+pub(super) struct Tenants {
+    _stop: DropGuard,
+}
+
+impl Tenants {
+    pub(super) async fn start(world: &World) -> Self {
+        let stop = CancellationToken::new();
+        let server = Arc::new(Server::open(hostler_apiserver::Options::new(Store::Memory)).unwrap());
+        server.start(stop.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("https://{}", listener.local_addr().unwrap());
+        tokio::spawn({
+            let (server, stop) = (server.clone(), stop.clone());
+            async move { server.serve(listener, stop).await }
+        });
+        let (client, network) = (world.client.clone(), world.network.clone());
+        let give = async move {
+            let tenants: Api<VirtualClusterInstance> = Api::namespaced(client.clone(), "p-default");
+            let namespaces: Api<Namespace> = Api::all(client.clone());
+            let mut given = None;
+            loop {
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                let Ok(Some(tenant)) = tenants.get_opt("one").await else {
+                    continue;
+                };
+                let uid = tenant.uid().unwrap();
+                let Ok(Some(place)) = namespaces.get_opt("loft-default-v-one").await else {
+                    continue;
+                };
+                if given.as_ref() == Some(&uid) || place.labels().get(names::TENANT_UID) != Some(&uid) {
+                    continue;
+                }
+                server.create_cluster("one").await.unwrap();
+                let url = server.url("one", &base).parse().unwrap();
+                network.bind("192.168.100.2:8443", &uid, url).unwrap();
+                let config = server
+                    .kubeconfig("one", &base, &Identity::host("system:hostler"))
+                    .unwrap();
+                let secret = json!({
+                    "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "vc-one"},
+                    "stringData": {"config": config},
+                });
+                let secrets: Api<Secret> = Api::namespaced(client.clone(), "loft-default-v-one");
+                let params = PatchParams::apply("installer").force();
+                secrets
+                    .patch("vc-one", &params, &Patch::Apply(&secret))
+                    .await
+                    .unwrap();
+                given = Some(uid);
+            }
+        };
+        tokio::spawn(stop.clone().run_until_cancelled_owned(give));
+        Self {
+            _stop: stop.drop_guard(),
+        }
+    }
+}

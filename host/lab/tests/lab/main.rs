@@ -3,7 +3,9 @@
 
 mod cases;
 mod live;
+mod pods;
 mod pure;
 mod recording;
+mod scheduling;
 mod servers;
 mod world;

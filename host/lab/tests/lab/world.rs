@@ -73,6 +73,7 @@ impl World {
             authority,
             token,
             stop,
+            network,
         } = open().await;
         for (name, client) in [(NAMESPACE, &platform), ("kube-node-lease", &tenant)] {
             create(
@@ -81,7 +82,6 @@ impl World {
             )
             .await;
         }
-        let network = Network::new();
         network.bind(JOIN_ADDRESS, "tenant", join_url.clone()).unwrap();
         let approver = AbortOnDropHandle::new(tokio::spawn(approve(tenant.clone())));
         let lab = Lab::start(
@@ -212,11 +212,16 @@ impl World {
     }
 }
 
-async fn create(client: &Client, object: Value) {
+/// Creates an object; one that exists already is left as it is.
+pub(crate) async fn create(client: &Client, object: Value) {
     let object: DynamicObject = serde_json::from_value(object).unwrap();
     let types = object.types.clone().unwrap();
     let kind = kube::core::GroupVersionKind::try_from(types).unwrap();
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &kube::core::ApiResource::from_gvk(&kind));
+    let kind = kube::core::ApiResource::from_gvk(&kind);
+    let api: Api<DynamicObject> = match object.namespace() {
+        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &kind),
+        None => Api::all_with(client.clone(), &kind),
+    };
     match api.create(&PostParams::default(), &object).await {
         Err(kube::Error::Api(status)) if status.code == 409 => {}
         other => drop(other.unwrap()),
@@ -252,12 +257,21 @@ struct Backing {
     authority: String,
     token: String,
     stop: CancellationToken,
+    network: Network,
 }
 
 /// An API server in memory, with a socket for those who join.
 async fn open() -> Backing {
     let mut options = hostler_apiserver::Options::new(hostler_apiserver::Store::Memory);
     options.cluster = "platform".to_owned();
+    let network = Network::new();
+    options.kubelets = Some(Arc::new({
+        let network = network.clone();
+        move |cluster, address, port| {
+            let (at, api) = network.kubelet(address, port)?;
+            (api.path() == format!("/clusters/{cluster}")).then_some(at)
+        }
+    }));
     let server = Arc::new(Server::open(options).unwrap());
     let stop = CancellationToken::new();
     server.start(stop.clone());
@@ -304,6 +318,7 @@ async fn open() -> Backing {
         authority: server.ca_pem().to_owned(),
         token: format!("{id}.{secret}"),
         stop,
+        network,
     }
 }
 

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use serde_json::{Value, json};
 
 use crate::builtin;
+use crate::crd;
 use crate::resource::Resource;
 use crate::status::ApiError;
 use crate::store::object::Stored;
@@ -23,9 +24,36 @@ pub(crate) enum Format {
     /// As they are.
     Json,
     /// As rows.
-    Table(IncludeObject),
+    Table(IncludeObject, MetaVersion),
     /// Their metadata only.
-    Partial,
+    Partial(MetaVersion),
+}
+
+/// The version of the kinds that are made for the answer; both look the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MetaVersion {
+    /// The usual one.
+    V1,
+    /// What older clients ask for.
+    V1Beta1,
+}
+
+impl MetaVersion {
+    fn parse(text: Option<&str>) -> Option<Self> {
+        match text? {
+            "v1" => Some(Self::V1),
+            "v1beta1" => Some(Self::V1Beta1),
+            _ => None,
+        }
+    }
+
+    /// As objects carry it.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::V1 => "meta.k8s.io/v1",
+            Self::V1Beta1 => "meta.k8s.io/v1beta1",
+        }
+    }
 }
 
 impl Format {
@@ -49,19 +77,20 @@ impl Format {
                     .find(|(known, _)| *known == name)
                     .map(|(_, value)| *value)
             };
-            let is_meta = parameter("g") == Some("meta.k8s.io") && parameter("v") == Some("v1");
-            match parameter("as") {
-                None => return Ok(Self::Json),
-                Some("Table") if is_meta => {
+            let version =
+                MetaVersion::parse(parameter("v")).filter(|_| parameter("g") == Some("meta.k8s.io"));
+            match (parameter("as"), version) {
+                (None, _) => return Ok(Self::Json),
+                (Some("Table"), Some(version)) => {
                     let include = IncludeObject::parse(include_object).ok_or_else(|| {
                         ApiError::bad_request(format!("unrecognized includeObject value: {include_object:?}"))
                     })?;
-                    return Ok(Self::Table(include));
+                    return Ok(Self::Table(include, version));
                 }
-                Some("PartialObjectMetadata" | "PartialObjectMetadataList") if is_meta => {
-                    return Ok(Self::Partial);
+                (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), Some(version)) => {
+                    return Ok(Self::Partial(version));
                 }
-                Some(_) => {}
+                (Some(_), _) => {}
             }
         }
         let message = "only the following media types are accepted: application/json";
@@ -79,12 +108,22 @@ pub(crate) fn shape(resource: &Resource, stored: &Stored) -> Value {
     if is_reshaped(resource) {
         reshape(resource, &mut object);
     }
+    if is_outdated(resource, stored) {
+        crd::prune(&resource.schema, &mut object);
+        crd::default(&resource.schema, &mut object);
+    }
     object
 }
 
 /// Whether what is stored is not what the resource shows.
 fn is_reshaped(resource: &Resource) -> bool {
     resource.version != resource.storage_version || builtin::storage_group(resource) != resource.group
+}
+
+/// Whether an object was written before its definition became what it is, and so may have what that does not know, and
+/// lack what that adds.
+fn is_outdated(resource: &Resource, stored: &Stored) -> bool {
+    resource.custom && stored.revision < resource.since
 }
 
 fn reshape(resource: &Resource, object: &mut Value) {
@@ -113,7 +152,7 @@ pub(crate) fn api_version(resource: &Resource) -> String {
 
 /// The bytes of one object in a format.
 pub(crate) fn object_bytes(resource: &Resource, format: Format, stored: &Stored) -> Bytes {
-    if format == Format::Json && !is_reshaped(resource) {
+    if format == Format::Json && !is_reshaped(resource) && !is_outdated(resource, stored) {
         return stored.bytes.clone();
     }
     value_bytes(resource, format, &shape(resource, stored))
@@ -123,11 +162,11 @@ pub(crate) fn object_bytes(resource: &Resource, format: Format, stored: &Stored)
 pub(crate) fn value_bytes(resource: &Resource, format: Format, object: &Value) -> Bytes {
     let shown = match format {
         Format::Json => return Bytes::from(object.to_string()),
-        Format::Table(include) => {
+        Format::Table(include, version) => {
             let meta = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
-            table::table(resource, std::slice::from_ref(object), &meta, include)
+            table::table(resource, std::slice::from_ref(object), &meta, (include, version))
         }
-        Format::Partial => table::partial(object),
+        Format::Partial(version) => table::partial(object, version),
     };
     Bytes::from(shown.to_string())
 }
@@ -141,13 +180,13 @@ pub(crate) fn list_bytes(
 ) -> Bytes {
     let (kind, version) = match format {
         Format::Json => (resource.list_kind.clone(), api_version(resource)),
-        Format::Partial => (
+        Format::Partial(version) => (
             "PartialObjectMetadataList".to_owned(),
-            "meta.k8s.io/v1".to_owned(),
+            version.as_str().to_owned(),
         ),
-        Format::Table(include) => {
+        Format::Table(include, version) => {
             let items: Vec<Value> = items.iter().map(|item| shape(resource, item)).collect();
-            return Bytes::from(table::table(resource, &items, meta, include).to_string());
+            return Bytes::from(table::table(resource, &items, meta, (include, version)).to_string());
         }
     };
     // As the real server writes them: items of built-in kinds do not repeat what the list says, and an untyped list

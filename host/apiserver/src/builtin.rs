@@ -7,6 +7,7 @@ mod pod;
 mod prepare;
 mod rules;
 mod schemas;
+pub(crate) mod service;
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::resource::{Column, Resource};
 use crate::schema::Schema;
 
 pub(crate) use columns::human_duration;
-pub(crate) use prepare::{finish, prepare};
+pub(crate) use prepare::{finish, gate, prepare};
 pub(crate) use rules::validate;
 pub(crate) use schemas::component;
 
@@ -158,7 +159,7 @@ const RBAC: Kind = Kind {
     ..PLAIN
 };
 
-const KINDS: [Kind; 17] = [
+const KINDS: [Kind; 19] = [
     Kind {
         kind: "Namespace",
         plural: "namespaces",
@@ -200,6 +201,25 @@ const KINDS: [Kind; 17] = [
         ],
         component: "io.k8s.api.core.v1.Pod",
         columns: pod::columns,
+        ..PLAIN
+    },
+    Kind {
+        kind: "PodTemplate",
+        plural: "podtemplates",
+        generation: true,
+        component: "io.k8s.api.core.v1.PodTemplate",
+        columns: service::template_columns,
+        ..PLAIN
+    },
+    Kind {
+        kind: "Service",
+        plural: "services",
+        short: &["svc"],
+        categories: &["all"],
+        status: true,
+        selectable: &[".spec.clusterIP", ".spec.type"],
+        component: "io.k8s.api.core.v1.Service",
+        columns: service::columns,
         ..PLAIN
     },
     Kind {
@@ -343,6 +363,7 @@ impl Kind {
             selectable: owned(self.selectable),
             schema: schemas::shared(self.component).unwrap_or_default(),
             deprecation: None,
+            since: 0,
             custom: false,
         }
     }

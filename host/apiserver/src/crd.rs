@@ -179,6 +179,7 @@ fn make(crd: &Value) -> Vec<Resource> {
                 .collect(),
             deprecation: deprecation(spec, version, versions),
             schema: Arc::new(whole(&version["schema"]["openAPIV3Schema"])),
+            since: 0,
             custom: true,
         })
         .collect()

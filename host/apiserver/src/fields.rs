@@ -31,6 +31,18 @@ pub(crate) fn strict_error(problems: &[String]) -> String {
     format!("strict decoding error: {}", problems.join(", "))
 }
 
+/// What begins the list of keys that come twice in YAML, in a refusal.
+const IN_YAML: &str = "yaml: unmarshal errors:\n";
+
+/// Problems as warnings: each by itself.
+pub(crate) fn warnings(problems: Vec<String>) -> Vec<String> {
+    let split = |problem: String| match problem.strip_prefix(IN_YAML) {
+        Some(lines) => lines.lines().map(|line| line.trim().to_owned()).collect(),
+        None => vec![problem],
+    };
+    problems.into_iter().flat_map(split).collect()
+}
+
 /// Unknown fields, and those of the metadata of embedded objects, which are told last.
 type Found<'f> = (&'f mut Vec<String>, &'f mut Vec<String>);
 
@@ -102,7 +114,7 @@ pub(crate) fn duplicates_in_yaml(body: &[u8]) -> Vec<String> {
     if twice.found.is_empty() {
         return Vec::new();
     }
-    vec![format!("yaml: unmarshal errors:\n{}", twice.found.join("\n"))]
+    vec![format!("{IN_YAML}{}", twice.found.join("\n"))]
 }
 
 #[derive(Default)]

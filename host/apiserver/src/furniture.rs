@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agenda::Agenda;
 use crate::background::{self, AGAIN, Pace};
+use crate::builtin::service::FIRST;
 use crate::clock::{Clock, stamp};
 use crate::managed_fields;
 use crate::status::ApiError;
@@ -19,6 +20,9 @@ const ACCOUNT: (&str, &str) = ("serviceaccounts", "default");
 /// Table and name of the authority.
 const AUTHORITY: (&str, &str) = ("configmaps", "kube-root-ca.crt");
 
+/// Table and name of the service by which pods find the server, in the namespace `default`.
+const SERVICE: (&str, &str) = ("services", "kubernetes");
+
 /// What the authority says of itself, on the real server too.
 const DESCRIBED: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints \
     such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of \
@@ -29,7 +33,7 @@ const MANAGER: &str = "kube-controller-manager";
 
 /// Whether an object is one that every namespace has.
 pub(crate) fn is_any(table: &str, name: &str) -> bool {
-    (table, name) == ACCOUNT || (table, name) == AUTHORITY
+    [ACCOUNT, AUTHORITY, SERVICE].contains(&(table, name))
 }
 
 /// Gives namespaces what they lack, and puts back what was changed. `authority` is the PEM of the server's.
@@ -62,6 +66,9 @@ async fn furnish(
         "metadata": {"name": ACCOUNT.1, "namespace": namespace},
     });
     ensure(storage, cluster, (ACCOUNT.0, namespace), account, now).await?;
+    if namespace == "default" {
+        ensure(storage, cluster, (SERVICE.0, namespace), service(), now).await?;
+    }
     let data = json!({"ca.crt": authority});
     let bundle = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
@@ -79,6 +86,23 @@ async fn furnish(
         is_meddled_with
     })
     .await
+}
+
+/// The server itself, as pods would find it.
+fn service() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "name": SERVICE.1, "namespace": "default",
+            "labels": {"component": "apiserver", "provider": "kubernetes"},
+        },
+        "spec": {
+            "clusterIP": FIRST, "clusterIPs": [FIRST], "internalTrafficPolicy": "Cluster", "ipFamilies": ["IPv4"],
+            "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "type": "ClusterIP",
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
+        },
+        "status": {"loadBalancer": {}},
+    })
 }
 
 /// Writes an object that may be there already. A namespace that goes, or is gone, needs nothing.

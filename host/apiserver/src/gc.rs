@@ -138,6 +138,38 @@ async fn drop_finalizer(
     .await
 }
 
+/// Whether an object that is to go is waited for by one that is on its way out itself.
+fn closes_circle(storage: &Storage, cluster: &str, object: &Stored) -> bool {
+    let waits = |dependent: &Stored| {
+        dependent.meta.deleting
+            && dependent
+                .meta
+                .finalizers
+                .iter()
+                .any(|name| name.as_ref() == FOREGROUND)
+    };
+    dependents(storage, cluster, object)
+        .iter()
+        .any(|(_, dependent)| waits(dependent))
+}
+
+/// Lets an object's owners go before it.
+fn unblock(object: &mut Value) -> bool {
+    let owners = object
+        .pointer_mut("/metadata/ownerReferences")
+        .and_then(Value::as_array_mut);
+    let mut changed = false;
+    for owner in owners.into_iter().flatten().filter_map(Value::as_object_mut) {
+        if let Some(blocks) = owner.get_mut("blockOwnerDeletion")
+            && *blocks == true
+        {
+            *blocks = Value::Bool(false);
+            changed = true;
+        }
+    }
+    changed
+}
+
 fn drop_owners(object: &mut Value, is_dropped: impl Fn(&str) -> bool) -> bool {
     let changed = background::drop_from(object, "/metadata/ownerReferences", |owner| {
         owner["uid"].as_str().is_some_and(&is_dropped)
@@ -247,6 +279,18 @@ async fn collect(
             .iter()
             .any(|name| name.as_ref() == finalizer)
     };
+    if is_any(Standing::Waiting) && closes_circle(storage, cluster, object) {
+        // Each of a circle would wait for the next for ever.
+        background::edit(storage, cluster, (&place.table, &place.key), unblock).await?;
+        if storage
+            .get(cluster, &place.table, &place.key)
+            .is_none_or(|now| now.revision != object.revision)
+        {
+            // It comes up again, as it now is.
+            storage.with_agenda(cluster, |agenda| agenda.suspect(place.clone()));
+            return Ok(());
+        }
+    }
     let policy =
         if is_any(Standing::Waiting) && !dependents(storage, cluster, object).is_empty() || has(FOREGROUND) {
             Propagation::Foreground

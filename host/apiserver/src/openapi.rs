@@ -1,6 +1,9 @@
 //! OpenAPI v3 of what is served: as much as kubectl reads for `explain`, strict validation, `apply` and `diff`.
 //!
-//! kubectl also asks for version 2 when it applies custom resources; a `404` there makes it fall back to what it knows.
+//! Version 2 is served as JSON only. kubectl asks for it in protobuf when it applies custom resources; a `404` there makes it
+//! fall back to what it knows.
+
+pub(crate) mod v2;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -144,14 +147,18 @@ fn add_paths(resource: &Resource, paths: &mut Map<String, Value>) {
     let one = format!("{collection}/{{name}}");
     let operation = |action: &str, parameters: &[&str]| {
         let parameters: Vec<_> = parameters.iter().map(|name| parameter(name)).collect();
-        json!({
+        let mut operation = json!({
             "x-kubernetes-action": action,
             "x-kubernetes-group-version-kind": kind_of(resource),
-            "parameters": parameters,
             "responses": {"200": {"description": "OK", "content": {
                 "application/json": {"schema": {"$ref": reference(&name_of(resource))}},
             }}},
-        })
+        });
+        // Clients take an empty list for none when they write it again.
+        if !parameters.is_empty() {
+            operation["parameters"] = parameters.into();
+        }
+        operation
     };
     let write = ["dryRun", "fieldManager", "fieldValidation"];
     let read = [
@@ -213,11 +220,14 @@ fn metadata_of_any_kind() -> Option<String> {
 #[derive(Default)]
 struct Components {
     done: Map<String, Value>,
+    /// Whether a custom kind is written, which says of lists only what its definition says.
+    custom: bool,
 }
 
 impl Components {
     fn root(&mut self, resource: &Resource) {
         let name = name_of(resource);
+        self.custom = resource.custom;
         let mut node = self.node(&resource.schema);
         // Definitions leave metadata to the server, which says the same of it for every kind.
         if let (true, Some(described)) = (resource.custom, metadata_of_any_kind()) {
@@ -239,10 +249,12 @@ impl Components {
             // Its own mention below must not build it again.
             self.done.insert(name.clone(), Value::Null);
             let whole = schema.here();
+            let custom = std::mem::take(&mut self.custom);
             let node = match crate::builtin::component(name) {
                 Some(whole) => self.node(whole),
                 None => self.node(whole),
             };
+            self.custom = custom;
             self.done.insert(name.clone(), node);
         }
         let mut used = json!({"allOf": [{"$ref": reference(name)}]});
@@ -313,14 +325,14 @@ impl Components {
                 Value::Array(schema.rules.clone()),
             );
         }
-        merging(schema, &mut node);
+        merging(schema, &mut node, self.custom);
         Value::Object(node)
     }
 }
 
-fn merging(schema: &Schema, node: &mut Map<String, Value>) {
+fn merging(schema: &Schema, node: &mut Map<String, Value>, custom: bool) {
     match &schema.list_type {
-        ListType::Atomic if schema.kind == Type::Array => {
+        ListType::Atomic if schema.kind == Type::Array && !custom => {
             node.insert("x-kubernetes-list-type".into(), "atomic".into());
         }
         ListType::Atomic => {}

@@ -4,6 +4,8 @@
 //! write protobuf and would not take a refusal for an answer. Only what those commands send is read here; a kind or a
 //! field that is not known is an error, never dropped in silence. Answers are JSON, which they accept.
 
+mod definition;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
@@ -26,14 +28,24 @@ enum Form {
     Bytes,
     /// A number.
     Number,
+    /// A number of which none is nothing.
+    Count,
+    /// A number that may have a fraction.
+    Double,
     /// A truth value.
     Truth,
+    /// A truth value of which no is nothing.
+    Flag,
     /// Seconds since 1970; none means absent.
     Time,
     /// JSON in bytes, wrapped in a message.
     Json,
     /// A message.
     Message(&'static [Field]),
+    /// The schema of a custom kind, which holds others.
+    Schema,
+    /// One of several, wrapped in a message; the first of those that are there.
+    Choice(&'static [Field]),
     /// A map from texts to this.
     Map(&'static Form),
 }
@@ -63,7 +75,7 @@ const fn list(number: u64, name: &'static str, form: Form) -> Field {
     }
 }
 
-use Form::{Bytes, Json, Map as Pairs, Message, Number, Text, Time, Truth};
+use Form::{Bytes, Choice, Count, Double, Flag, Json, Map as Pairs, Message, Number, Text, Time, Truth};
 
 const ENVELOPE: &[Field] = &[
     one(
@@ -337,6 +349,7 @@ fn fields_of(kind: &str) -> Option<&'static [Field]> {
         "CertificateSigningRequest" => SIGNING_REQUEST,
         "SelfSubjectAccessReview" => ACCESS_REVIEW,
         "SelfSubjectReview" => SUBJECT_REVIEW,
+        "CustomResourceDefinition" => definition::DEFINITION,
         "DeleteOptions" => DELETE_OPTIONS,
         "Eviction" => EVICTION,
         _ => return None,
@@ -417,7 +430,19 @@ fn value(field: &Field, content: Content<'_>) -> Result<Option<Value>, String> {
         }
         Bytes => Some(json!(BASE64.encode(content.bytes()?))),
         Number => Some(json!(content.number()?.cast_signed())),
+        Count => Some(json!(content.number()?.cast_signed())).filter(|number| *number != json!(0)),
+        Double => {
+            let number = f64::from_bits(content.number()?);
+            // Whole numbers are written without a fraction.
+            let whole = number as i64;
+            Some(if whole as f64 == number {
+                json!(whole)
+            } else {
+                json!(number)
+            })
+        }
         Truth => Some(json!(content.number()? != 0)),
+        Flag => (content.number()? != 0).then(|| json!(true)),
         Time => {
             let parts = message(
                 field.name,
@@ -436,6 +461,12 @@ fn value(field: &Field, content: Content<'_>) -> Result<Option<Value>, String> {
             Some(serde_json::from_slice(&raw).map_err(|error| error.to_string())?)
         }
         Message(fields) => Some(message(field.name, fields, content.bytes()?)?),
+        Form::Schema => Some(message(field.name, definition::SCHEMA, content.bytes()?)?),
+        Choice(fields) => {
+            let mut held = message(field.name, fields, content.bytes()?)?;
+            let found = fields.iter().find(|choice| held.get(choice.name).is_some());
+            found.map(|choice| held[choice.name].take())
+        }
         Pairs(_) => None,
     })
 }
@@ -468,6 +499,11 @@ fn field<'a>(bytes: &mut &'a [u8]) -> Result<(u64, Content<'a>), String> {
     let tag = varint(bytes)?;
     let content = match tag & 7 {
         0 => Content::Number(varint(bytes)?),
+        1 => {
+            let (own, rest) = bytes.split_first_chunk::<8>().ok_or("the body is cut short")?;
+            *bytes = rest;
+            Content::Number(u64::from_le_bytes(*own))
+        }
         2 => {
             let length = usize::try_from(varint(bytes)?).map_err(|error| error.to_string())?;
             let (own, rest) = bytes.split_at_checked(length).ok_or("the body is cut short")?;
@@ -563,5 +599,44 @@ mod tests {
         ] {
             assert!(decode(bytes).is_err());
         }
+    }
+
+    #[test]
+    fn a_definition_is_read_with_its_schema() {
+        let number = wire(5, b"integer");
+        let maximum = [&[9 << 3 | 1][..], &2.5_f64.to_le_bytes()].concat();
+        let number = [number, maximum].concat();
+        let list = [wire(5, b"array"), vec![18 << 3 & 0x7f | 0x80, 1, 0]].concat();
+        // Tags above 15 take two bytes.
+        let long = |number: u16, content: &[u8]| {
+            let tag = number << 3 | 2;
+            let mut out = vec![(tag & 0x7f) as u8 | 0x80, (tag >> 7) as u8];
+            out.push(u8::try_from(content.len()).unwrap());
+            out.extend_from_slice(content);
+            out
+        };
+        let list = [list, long(24, &wire(1, &number))].concat();
+        let open = [&[8, 1][..], &[]].concat();
+        let map = [wire(5, b"object"), long(30, &open)].concat();
+        let entry = |name: &[u8], schema: &[u8]| long(29, &[wire(1, name), wire(2, schema)].concat());
+        let schema = [wire(5, b"object"), entry(b"a", &list), entry(b"b", &map)].concat();
+        let version = [
+            wire(1, b"v1"),
+            vec![2 << 3, 1],
+            vec![3 << 3, 0],
+            wire(4, &wire(1, &schema)),
+        ]
+        .concat();
+        let spec = [wire(1, b"example.com"), wire(7, &version)].concat();
+        let read = decode(&body("CustomResourceDefinition", &wire(2, &spec))).unwrap();
+        assert_eq!(
+            read["spec"],
+            json!({"group": "example.com", "versions": [{"name": "v1", "served": true, "storage": false, "schema": {
+                "openAPIV3Schema": {"type": "object", "properties": {
+                    "a": {"type": "array", "items": {"type": "integer", "maximum": 2.5}},
+                    "b": {"type": "object", "additionalProperties": true},
+                }},
+            }}]})
+        );
     }
 }

@@ -105,6 +105,52 @@ pub(crate) struct Query {
     pub(crate) others: Vec<(String, String)>,
 }
 
+/// Checks the time that a client gives a request, in the words of Go. Nothing here takes so long that it would matter.
+pub(crate) fn check_timeout(uri: &Uri) -> Result<(), ApiError> {
+    let Ok(Pairs(pairs)) = Pairs::<Vec<(String, String)>>::try_from_uri(uri) else {
+        return Ok(());
+    };
+    let said = |wanted: &str| {
+        let found = pairs.iter().find(|(name, _)| name == wanted);
+        found
+            .map(|(_, value)| value.as_str())
+            .filter(|value| !value.is_empty())
+    };
+    let is_watch = said("watch").is_some_and(|value| matches!(value, "1" | "true"));
+    match said("timeout").filter(|_| !is_watch).map(check_duration) {
+        Some(Err(why)) => Err(ApiError::bad_request(format!(
+            "invalid timeout specified in the request URL - time: {why}"
+        ))),
+        Some(Ok(())) | None => Ok(()),
+    }
+}
+
+/// Numbers with units, like `1m30s` or `1.5h`.
+fn check_duration(text: &str) -> Result<(), String> {
+    let mut rest = text.trim_start_matches(['+', '-']);
+    if rest == "0" {
+        return Ok(());
+    }
+    if rest.is_empty() {
+        return Err(format!("invalid duration {text:?}"));
+    }
+    while !rest.is_empty() {
+        let is_number = |c: char| c.is_ascii_digit() || c == '.';
+        let unit = rest.trim_start_matches(is_number);
+        let number = &rest[..rest.len() - unit.len()];
+        if !number.contains(|c: char| c.is_ascii_digit()) || number.matches('.').count() > 1 {
+            return Err(format!("invalid duration {text:?}"));
+        }
+        rest = unit.trim_start_matches(|c: char| !is_number(c));
+        match &unit[..unit.len() - rest.len()] {
+            "" => return Err(format!("missing unit in duration {text:?}")),
+            "ns" | "us" | "\u{b5}s" | "\u{3bc}s" | "ms" | "s" | "m" | "h" => {}
+            other => return Err(format!("unknown unit {other:?} in duration {text:?}")),
+        }
+    }
+    Ok(())
+}
+
 impl Query {
     /// Reads the parameters of a request.
     pub(crate) fn parse(method: &Method, uri: &Uri) -> Result<Self, ApiError> {

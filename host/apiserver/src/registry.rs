@@ -66,11 +66,14 @@ impl Registry {
     /// The registry with a definition as it now is.
     pub(crate) fn with_definition(&self, definition: &Stored) -> Arc<Self> {
         let object = definition.value();
-        let resources = if is_established(&object) {
+        let mut resources = if is_established(&object) {
             crd::resources_of(&object).unwrap_or_default()
         } else {
             Vec::new()
         };
+        for resource in &mut resources {
+            resource.since = definition.revision;
+        }
         self.replace(&definition.key.name, resources)
     }
 

@@ -39,6 +39,8 @@ pub(crate) struct Resource {
     pub(crate) schema: Arc<Schema>,
     /// What clients of a version that goes are warned with.
     pub(crate) deprecation: Option<String>,
+    /// Revision of the definition that says all this: objects that are older may lack its defaults. Zero for built-in kinds.
+    pub(crate) since: u64,
     /// Whether it comes from a CRD (then `schema` is enforced structurally and CEL rules apply).
     pub(crate) custom: bool,
 }

@@ -20,6 +20,8 @@ pub(crate) enum Route {
     Group(String),
     /// `/api/v1`, `/apis/<group>/<version>`
     Resources { group: String, version: String },
+    /// `/openapi/v2`
+    OldSchemas,
     /// `/openapi/v3`
     Schemas,
     /// `/openapi/v3/api/v1`, `/openapi/v3/apis/<group>/<version>`
@@ -77,6 +79,7 @@ pub(crate) fn parse(path: &str) -> Route {
             let (group, version) = gv(group, version);
             Route::Resources { group, version }
         }
+        ["openapi", "v2"] => Route::OldSchemas,
         ["openapi", "v3"] => Route::Schemas,
         ["openapi", "v3", "api", version] => {
             let (group, version) = gv("", version);

@@ -20,8 +20,9 @@ use crate::kubeconfig::{Proof, kubeconfig};
 use crate::kubelets::Kubelets;
 use crate::operation::{Call, Lookup};
 use crate::options::{OpenError, Options, Store};
-use crate::query::Query;
+use crate::query::{Query, check_timeout};
 use crate::registry::Registry;
+use crate::resource::Resource;
 use crate::routes::{self, Route, Verb};
 use crate::service::Local;
 use crate::status::ApiError;
@@ -29,7 +30,8 @@ use crate::store::object::Key;
 use crate::store::{Refused, Storage, authority_setting};
 use crate::tls::{Authority, TlsError};
 use crate::{
-    certificates, definitions, discovery, expiry, furniture, gc, metadata, namespaces, node_lifecycle, openapi,
+    certificates, definitions, discovery, expiry, furniture, gc, metadata, namespaces, node_lifecycle,
+    openapi, pod_lifecycle,
 };
 
 /// Setting that holds the authority for the server's own certificate.
@@ -344,6 +346,7 @@ async fn attend(server: Server, stop: CancellationToken) {
                 clock.clone(),
                 token.clone(),
             ));
+            tokio::spawn(pod_lifecycle::run(client.clone(), clock.clone(), token.clone()));
             tokio::spawn(node_lifecycle::run(client, clock.clone(), token.clone()));
             running.insert(uid, token);
         }
@@ -411,6 +414,9 @@ impl Inner {
         path: &str,
         body: Bytes,
     ) -> Response<Body> {
+        if let Err(error) = check_timeout(&parts.uri) {
+            return error_answer(&error);
+        }
         let answer = match routes::parse(path) {
             Route::Objects(target) => self.objects(cluster, identity, parts, target, body).await,
             route => self.paths(cluster, &identity, parts, path, &route),
@@ -538,6 +544,7 @@ fn discover(registry: &Registry, prefix: &str, parts: &Parts, route: &Route) -> 
         Route::Groups => discovery::api_groups(all),
         Route::Group(name) => discovery::group(all, name)?,
         Route::Resources { group, version } => discovery::resource_list(all, group, version)?,
+        Route::OldSchemas => return old_schemas(all, &parts.headers),
         Route::Schemas => {
             let mut index = openapi::index(all);
             // Clients take these addresses as they are, from the root of the server.
@@ -561,6 +568,32 @@ fn discover(registry: &Registry, prefix: &str, parts: &Parts, route: &Route) -> 
         Route::Objects(_) | Route::Unknown => return None,
     };
     Some(json_answer(StatusCode::OK, value.to_string(), &[]))
+}
+
+/// The schemas of everything in one document, for those who take JSON and do not have it already.
+fn old_schemas(all: &[Resource], headers: &http::HeaderMap) -> Option<Response<Body>> {
+    let header = |name| {
+        headers
+            .get(name)
+            .and_then(|value: &http::HeaderValue| value.to_str().ok())
+    };
+    let wishes = header(http::header::ACCEPT).unwrap_or("*/*");
+    if !wishes.split(',').any(|wish| {
+        let kind = wish.split(';').next().unwrap_or_default().trim();
+        matches!(kind, "" | "*/*" | "application/*" | "application/json")
+    }) {
+        return None;
+    }
+    let tag = format!("\"{}\"", openapi::v2::tag(all));
+    let mut answer = if header(http::header::IF_NONE_MATCH) == Some(tag.as_str()) {
+        json_answer(StatusCode::NOT_MODIFIED, Bytes::new(), &[])
+    } else {
+        json_answer(StatusCode::OK, openapi::v2::document(all).to_string(), &[])
+    };
+    if let Ok(tag) = http::HeaderValue::from_str(&tag) {
+        answer.headers_mut().insert(http::header::ETAG, tag);
+    }
+    Some(answer)
 }
 
 fn version() -> serde_json::Value {

@@ -4,6 +4,7 @@ mod path;
 
 use serde_json::{Map, Value, json};
 
+use crate::answer::MetaVersion;
 use crate::builtin;
 use crate::resource::{Column, Resource, Source};
 
@@ -43,13 +44,16 @@ pub(crate) fn table(
     resource: &Resource,
     items: &[Value],
     list_meta: &Value,
-    include: IncludeObject,
+    (include, version): (IncludeObject, MetaVersion),
 ) -> Value {
     let prepared = Prepared::of(resource);
-    let rows: Vec<_> = items.iter().map(|item| prepared.row(item, include)).collect();
+    let rows: Vec<_> = items
+        .iter()
+        .map(|item| prepared.row(item, include, version))
+        .collect();
     json!({
         "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": version.as_str(),
         "metadata": if list_meta.is_object() { list_meta.clone() } else { json!({}) },
         "columnDefinitions": prepared.definitions,
         "rows": rows,
@@ -99,7 +103,7 @@ impl<'r> Prepared<'r> {
         }
     }
 
-    fn row(&self, object: &Value, include: IncludeObject) -> Value {
+    fn row(&self, object: &Value, include: IncludeObject, version: MetaVersion) -> Value {
         let mut cells = Vec::with_capacity(self.columns.len() + 1);
         if self.named {
             cells.push(object.pointer("/metadata/name").cloned().unwrap_or_default());
@@ -120,7 +124,7 @@ impl<'r> Prepared<'r> {
                 row.insert("object".into(), object.clone());
             }
             IncludeObject::Metadata => {
-                row.insert("object".into(), partial(object));
+                row.insert("object".into(), partial(object, version));
             }
         }
         let done = match object.pointer("/status/phase").and_then(Value::as_str) {
@@ -149,10 +153,10 @@ fn definition(name: &str, kind: &str, format: &str, description: &str, priority:
 }
 
 /// An object without all but its metadata.
-pub(crate) fn partial(object: &Value) -> Value {
+pub(crate) fn partial(object: &Value, version: MetaVersion) -> Value {
     json!({
         "kind": "PartialObjectMetadata",
-        "apiVersion": "meta.k8s.io/v1",
+        "apiVersion": version.as_str(),
         "metadata": object["metadata"],
     })
 }
@@ -222,7 +226,7 @@ mod tests {
             &resource,
             &[object, json!({"metadata": {"name": "b"}})],
             &Value::Null,
-            IncludeObject::None,
+            (IncludeObject::None, MetaVersion::V1),
         );
         assert_eq!(
             table["rows"][0]["cells"],
@@ -246,7 +250,7 @@ mod tests {
             &resource,
             &[object],
             &json!({"resourceVersion": "7"}),
-            IncludeObject::Metadata,
+            (IncludeObject::Metadata, MetaVersion::V1),
         );
         assert_eq!(table["columnDefinitions"][1]["name"], "Age");
         assert!(
@@ -266,7 +270,12 @@ mod tests {
             .expect("events");
         let event = json!({"metadata": {"name": "e"}, "type": "Normal", "reason": "R", "message": "m ",
             "involvedObject": {"kind": "Node", "name": "n"}});
-        let table = table(&events, &[event], &Value::Null, IncludeObject::None);
+        let table = table(
+            &events,
+            &[event],
+            &Value::Null,
+            (IncludeObject::None, MetaVersion::V1),
+        );
         assert_eq!(table["columnDefinitions"][0]["name"], "Last Seen");
         let cells = table["rows"][0]["cells"].as_array().expect("cells");
         assert_eq!(cells[1..4], [json!("Normal"), json!("R"), json!("node/n")]);

@@ -244,7 +244,7 @@ impl Watcher {
 
     fn tell(&mut self, kind: &str, object: &Stored) {
         let bytes = object_bytes(self.resource(), self.format, object);
-        let is_table = matches!(self.format, Format::Table(_));
+        let is_table = matches!(self.format, Format::Table(..));
         if is_table && std::mem::replace(&mut self.headed, true) {
             let mut table: Value = serde_json::from_slice(&bytes).expect("a table that was just made");
             table["columnDefinitions"] = Value::Null;
@@ -263,13 +263,13 @@ impl Watcher {
             Format::Json => {
                 json!({"kind": resource.kind, "apiVersion": api_version(resource), "metadata": meta})
             }
-            Format::Partial => {
-                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta})
+            Format::Partial(version) => {
+                json!({"kind": "PartialObjectMetadata", "apiVersion": version.as_str(), "metadata": meta})
             }
-            Format::Table(_) => json!({
-                "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "columnDefinitions": null,
+            Format::Table(_, version) => json!({
+                "kind": "Table", "apiVersion": version.as_str(), "metadata": meta, "columnDefinitions": null,
                 "rows": [{"cells": [], "object": {
-                    "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
+                    "kind": "PartialObjectMetadata", "apiVersion": version.as_str(), "metadata": meta,
                 }}],
             }),
         };

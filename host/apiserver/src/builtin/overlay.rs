@@ -8,7 +8,7 @@ use crate::schema::{ListType, Schema, Type};
 
 /// Lists that are merged: component, field, keys of server-side apply (`=` for a set), key of a strategic merge patch
 /// (`-` for none, nothing for a list of scalars).
-const LISTS: [(&str, &str, &str, &str); 37] = [
+const LISTS: [(&str, &str, &str, &str); 39] = [
     (
         "api.certificates.v1.CertificateSigningRequestStatus",
         "conditions",
@@ -72,6 +72,8 @@ const LISTS: [(&str, &str, &str, &str); 37] = [
     ("api.core.v1.NodeStatus", "addresses", "type", "type"),
     ("api.core.v1.NodeStatus", "conditions", "type", "type"),
     ("api.core.v1.PodSpec", "containers", "name", "name"),
+    ("api.core.v1.ServiceSpec", "ports", "port protocol", "port"),
+    ("api.core.v1.ServiceStatus", "conditions", "type", "type"),
     ("api.core.v1.PodSpec", "ephemeralContainers", "name", "name"),
     ("api.core.v1.PodSpec", "hostAliases", "ip", "ip"),
     ("api.core.v1.PodSpec", "imagePullSecrets", "name", "name"),
@@ -141,12 +143,11 @@ const FREE: [&str; 3] = [
 /// Defaults that the server fills in and that matter to keys and readers.
 fn default(component: &str, field: &str) -> Option<Value> {
     Some(match (component, field) {
-        ("api.core.v1.ContainerPort", "protocol") => json!("TCP"),
+        ("api.core.v1.ContainerPort" | "api.core.v1.ServicePort", "protocol") => json!("TCP"),
         ("api.core.v1.PodSpec", "restartPolicy") => json!("Always"),
         ("api.core.v1.PodSpec", "dnsPolicy") => json!("ClusterFirst"),
         ("api.core.v1.PodSpec", "schedulerName") => json!("default-scheduler"),
         ("api.core.v1.PodSpec", "terminationGracePeriodSeconds") => json!(30),
-        ("api.core.v1.PodSpec", "enableServiceLinks") => json!(true),
         ("api.core.v1.PodSpec", "securityContext") => json!({}),
         ("api.core.v1.Container", "terminationMessagePath") => json!("/dev/termination-log"),
         ("api.core.v1.Container", "terminationMessagePolicy") => json!("File"),
@@ -178,8 +179,13 @@ pub(super) fn component(name: &str, schema: &mut Schema) {
             list.patch_merge_key = (*merge != "-").then(|| (*merge).to_owned());
         });
     }
-    if short == "api.core.v1.PodSpec" {
-        edit(schema, "nodeSelector", |selector| selector.atomic_map = true);
+    for (component, field) in [
+        ("api.core.v1.PodSpec", "nodeSelector"),
+        ("api.core.v1.ServiceSpec", "selector"),
+    ] {
+        if short == component {
+            edit(schema, field, |selector| selector.atomic_map = true);
+        }
     }
     let names: Vec<_> = schema.properties.keys().cloned().collect();
     for field in names {

@@ -10,12 +10,21 @@ pub(crate) fn prepare(resource: &Resource, object: &mut Value, old: Option<&Valu
     if resource.custom || !object.is_object() {
         return;
     }
+    if resource.group.is_empty()
+        && resource.kind == "Pod"
+        && let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut)
+    {
+        // Of a pod, not of a template for one.
+        spec.entry("enableServiceLinks").or_insert(json!(true));
+    }
     match (resource.group.as_str(), resource.kind.as_str()) {
         ("", "Secret") => secret(object),
         ("", "Namespace") => namespace(object, old),
         ("", "Node") => node(object),
+        ("", "PodTemplate") => containers(object, "/template/spec"),
+        ("", "Service") => super::service::prepare(object, old),
         ("", "Pod") if old.is_none() => {
-            containers(object);
+            containers(object, "/spec");
             object["status"] = json!({"phase": "Pending", "qosClass": quality(object)});
         }
         ("certificates.k8s.io", _) if old.is_none() => object["status"] = json!({}),
@@ -63,8 +72,9 @@ fn namespace(object: &mut Value, old: Option<&Value>) {
 }
 
 /// What a container asks for if it says only what it may have, and when its image is fetched.
-fn containers(pod: &mut Value) {
-    let Some(list) = pod.pointer_mut("/spec/containers").and_then(Value::as_array_mut) else {
+fn containers(object: &mut Value, spec: &str) {
+    let list = object.pointer_mut(&format!("{spec}/containers"));
+    let Some(list) = list.and_then(Value::as_array_mut) else {
         return;
     };
     for container in list.iter_mut().filter(|container| container.is_object()) {
@@ -101,6 +111,19 @@ fn containers(pod: &mut Value) {
                 requests.entry(name).or_insert(amount);
             }
         }
+    }
+}
+
+/// A pod behind scheduling gates says so from the first.
+pub(crate) fn gate(pod: &mut Value, stamp: &str) {
+    if pod["spec"]["schedulingGates"]
+        .as_array()
+        .is_some_and(|gates| !gates.is_empty())
+    {
+        pod["status"]["conditions"] = json!([{
+            "type": "PodScheduled", "status": "False", "lastProbeTime": null, "lastTransitionTime": stamp,
+            "reason": "SchedulingGated", "message": "Scheduling is blocked due to non-empty scheduling gates",
+        }]);
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) fn validate(resource: &Resource, new: &Value, old: Option<&Value>) ->
         ("", "Secret") => secret(new, old, &mut found),
         ("", "ConfigMap") => config_map(new, old, &mut found),
         ("", "Pod") => pod(new, old, &mut found),
+        ("", "PodTemplate") => pod_spec(&new["template"]["spec"], "template.spec", &mut found),
+        ("", "Service") => super::service::check(new, old, &mut found),
         ("", "Event") => event(new, "involvedObject", &mut found),
         ("events.k8s.io", _) => new_event(new, old, &mut found),
         ("coordination.k8s.io", _) => lease(new, &mut found),
@@ -211,13 +213,14 @@ fn config_map(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
     }
 }
 
-fn pod(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
-    let containers = list(new, "/spec/containers");
+/// What is wrong with the pods that a spec describes.
+fn pod_spec(spec: &Value, at: &str, found: &mut Vec<Cause>) {
+    let containers = list(spec, "/containers");
     if containers.is_empty() {
-        found.push(fault::required("spec.containers", ""));
+        found.push(fault::required(format!("{at}.containers"), ""));
     }
     for (index, container) in containers.iter().enumerate() {
-        let path = format!("spec.containers[{index}]");
+        let path = format!("{at}.containers[{index}]");
         match text(container, "name") {
             "" => found.push(fault::required(format!("{path}.name"), "")),
             name => {
@@ -238,17 +241,18 @@ fn pod(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
             found.push(fault::duplicate(format!("{path}.name"), &container["name"]));
         }
     }
-    if !matches!(
-        text(&new["spec"], "restartPolicy"),
-        "Always" | "OnFailure" | "Never" | ""
-    ) {
+    if !matches!(text(spec, "restartPolicy"), "Always" | "OnFailure" | "Never" | "") {
         let policies = ["Always", "OnFailure", "Never"];
         found.push(fault::not_supported(
-            "spec.restartPolicy",
-            &new["spec"]["restartPolicy"],
+            format!("{at}.restartPolicy"),
+            &spec["restartPolicy"],
             &policies,
         ));
     }
+}
+
+fn pod(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
+    pod_spec(&new["spec"], "spec", found);
     let Some(old) = old else { return };
     let before = &old["spec"]["nodeName"];
     let bound = before.as_str().is_some_and(|name| !name.is_empty());

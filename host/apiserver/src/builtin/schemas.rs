@@ -33,6 +33,8 @@ fn build() -> HashMap<String, Arc<Schema>> {
         core::v1::Namespace,
         core::v1::Node,
         core::v1::Pod,
+        core::v1::PodTemplate,
+        core::v1::Service,
         core::v1::Secret,
         core::v1::ConfigMap,
         core::v1::Event,

@@ -240,7 +240,7 @@ proptest! {
             from_storage(&resource, &mut new);
             validate(&resource, &new, None);
             validate(&resource, &new, Some(&old));
-            let rows = crate::table::table(&resource, &[new], &Value::Null, crate::table::IncludeObject::Object);
+            let rows = crate::table::table(&resource, &[new], &Value::Null, (crate::table::IncludeObject::Object, crate::answer::MetaVersion::V1));
             prop_assert_eq!(rows["rows"].as_array().map(Vec::len), Some(1));
         }
     }

@@ -155,20 +155,13 @@ fn limit(schema: &Schema, name: &str) -> Option<i64> {
 
 fn string(schema: &Schema, text: &str, value: &Value, path: &Path<'_>, found: &mut Vec<Cause>) {
     let length = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
-    if let Some(most) = limit(schema, "maxLength")
-        && length > most
-    {
+    // Of length and pattern the first that does not hold is told.
+    if let Some(most) = limit(schema, "maxLength").filter(|most| length > *most) {
         found.push(fault::too_long(path, most));
-    }
-    if let Some(least) = limit(schema, "minLength")
-        && length < least
-    {
+    } else if let Some(least) = limit(schema, "minLength").filter(|least| length < *least) {
         let detail = format!("{} in body should be at least {least} chars long", path.bare());
         found.push(fault::invalid(path, value, &detail));
-    }
-    if let Some(pattern) = &schema.pattern
-        && !pattern.is_match(text)
-    {
+    } else if let Some(pattern) = schema.pattern.as_ref().filter(|pattern| !pattern.is_match(text)) {
         let detail = format!("{} in body should match '{}'", path.bare(), pattern.as_str());
         found.push(fault::invalid(path, value, &detail));
     }

@@ -48,6 +48,7 @@ pub(crate) fn widget(custom: bool) -> Resource {
         selectable: Vec::new(),
         schema: Arc::new(schema),
         deprecation: None,
+        since: 0,
         custom,
     }
 }

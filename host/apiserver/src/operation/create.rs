@@ -12,7 +12,7 @@ use crate::registry::{self, DEFINITIONS};
 use crate::status::{ApiError, Cause};
 use crate::store::object::{Key, Stored};
 use crate::store::{Expect, Guard, Refused, Write};
-use crate::{admission, builtin, certificates, crd, definitions, managed_fields};
+use crate::{admission, authorize, builtin, certificates, crd, definitions, managed_fields};
 
 /// `POST`
 pub(super) async fn create(call: &Call, body: &Bytes) -> Result<Response<Body>, ApiError> {
@@ -41,7 +41,10 @@ pub(super) async fn insert(call: &Call, mut object: Value, applied: bool) -> Res
     }
     check_surroundings(call, metadata::text(&object, "name"))?;
     complete(call, &mut object, applied)?;
-    let causes = validate(call, &object);
+    let causes = match is_service(call) {
+        true => addressed(call, &mut object),
+        false => validate(call, &object),
+    };
     decode::refuse_misfits(call, &causes)?;
     if !causes.is_empty() {
         let name = metadata::text(&object, "name");
@@ -182,6 +185,7 @@ fn complete(call: &Call, object: &mut Value, applied: bool) -> Result<(), ApiErr
     admission::mutate(&call.wish(None), object);
     match (resource.custom, resource.kind.as_str()) {
         (false, "CertificateSigningRequest") => certificates::prepare_create(&call.identity, object),
+        (false, "Pod") if resource.group.is_empty() => builtin::gate(object, &stamp),
         (false, "CustomResourceDefinition") => definitions::complete(&call.registry, object, None, &stamp),
         _ => {}
     }
@@ -193,6 +197,29 @@ fn complete(call: &Call, object: &mut Value, applied: bool) -> Result<(), ApiErr
         }
     }
     admission::admit(&call.identity, &call.wish(None), None, Some(object))
+}
+
+fn is_service(call: &Call) -> bool {
+    let resource = call.resource();
+    !resource.custom && resource.group.is_empty() && resource.kind == "Service"
+}
+
+/// Judges a service and gives it an address that no other has.
+fn addressed(call: &Call, object: &mut Value) -> Vec<Cause> {
+    let mut causes = validate(call, object);
+    let lookup = super::Lookup {
+        storage: &call.storage,
+        cluster: &call.cluster,
+    };
+    let taken = authorize::Lookup::list(&lookup, "", "services", "")
+        .iter()
+        .filter_map(|service| Some(service["spec"]["clusterIP"].as_str()?.to_owned()))
+        .collect();
+    if causes.is_empty() {
+        causes.extend(builtin::service::check_address(object, &taken));
+        builtin::service::allocate(object, &taken);
+    }
+    causes
 }
 
 fn validate(call: &Call, object: &Value) -> Vec<Cause> {

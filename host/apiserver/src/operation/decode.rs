@@ -61,7 +61,7 @@ pub(super) fn object(call: &Call, body: &[u8]) -> Result<(Value, Vec<String>), A
         )));
     }
     metadata::order(&mut object);
-    Ok((object, problems))
+    Ok((object, fields::warnings(problems)))
 }
 
 /// Reads JSON.
@@ -75,7 +75,9 @@ pub(super) fn yaml(body: &[u8]) -> Result<Value, String> {
         return Ok(value);
     }
     let text = std::str::from_utf8(body).map_err(|error| format!("yaml parse error: {error}"))?;
-    serde_saphyr::from_str(text).map_err(|error| format!("yaml parse error: {error}"))
+    // That a key comes twice is told apart from this, to those who want to know.
+    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| format!("yaml parse error: {error}"))
 }
 
 fn unrecognized(resource: &Resource, why: &str) -> ApiError {

@@ -43,6 +43,12 @@ pub(super) async fn patch(call: &Call, body: &Bytes) -> Result<Response<Body>, A
         (_, Form::Apply) => fields::duplicates_in_yaml(body),
         (_, Form::Json | Form::Merge | Form::Strategic) => fields::duplicates_in_json(body),
     };
+    if form == Form::Apply && call.query.validation == FieldValidation::Strict && !duplicates.is_empty() {
+        let why = duplicates.join(", ");
+        return Err(ApiError::bad_request(format!(
+            "error strict decoding YAML: error converting YAML to JSON: {why}"
+        )));
+    }
     for _ in 0..TRIES {
         let old = call.current();
         let (code, shown, problems) = match (&old, form) {
@@ -67,7 +73,7 @@ pub(super) async fn patch(call: &Call, body: &Bytes) -> Result<Response<Body>, A
             }
         };
         if let Some(shown) = shown {
-            return Ok(call.show(code, &shown, &problems));
+            return Ok(call.show(code, &shown, &fields::warnings(problems)));
         }
     }
     Err(ApiError::modified(call.resource(), &call.target.name))

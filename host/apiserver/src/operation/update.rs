@@ -24,6 +24,7 @@ pub(super) async fn update(call: &Call, body: &Bytes) -> Result<Response<Body>, 
     let asked = metadata::text(&new, "resourceVersion").to_owned();
     let resource = call.resource();
     if asked.is_empty() && resource.custom {
+        call.current().ok_or_else(|| call.not_found())?;
         let cause = Cause {
             reason: "FieldValueInvalid",
             field: "metadata.resourceVersion".to_owned(),

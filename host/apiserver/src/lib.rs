@@ -37,6 +37,7 @@ mod operation;
 mod options;
 mod patch;
 mod pod_lifecycle;
+mod pod_lifecycle;
 mod protobuf;
 mod query;
 mod registry;

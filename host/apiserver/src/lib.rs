@@ -37,7 +37,6 @@ mod operation;
 mod options;
 mod patch;
 mod pod_lifecycle;
-mod pod_lifecycle;
 mod protobuf;
 mod query;
 mod registry;

@@ -8,7 +8,7 @@ FIXTURES := $(wildcard tests/guests/*)
 # Where `make kubernetes` puts what it builds, kubectl among it.
 KUBERNETES := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostler/kubernetes/v1.36.3/bin
 
-.PHONY: kubernetes all lab lab-once test compiled tested real timeline plugins fixtures binary bench fmt clippy tools clean
+.PHONY: kubernetes all lab lab-once test compiled tested real timeline plugins fixtures binary bench scale fmt clippy tools clean
 
 all: plugins
 
@@ -38,7 +38,7 @@ tested:
 	$(CARGO) test --workspace --doc
 
 # Suites of the whole host that `real` runs a second time, on etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
-REAL := scenarios:: transcript:: user::profiles:: crashes:: races:: safety:: real::
+REAL := scenarios:: transcript::the_seeds_transcript user::profiles:: crashes:: races:: safety:: real::
 
 ## real: the whole host's suites on real clusters; needs what `make kubernetes` builds
 real:
@@ -69,6 +69,12 @@ kubernetes:
 bench: plugins
 	$(CARGO) build --release -p hostler-cli
 	$(CARGO) bench --profile dev -p hostler-tests --bench figures
+
+## scale: 100 tenants with 20 machines each on a real platform, as a report; TENANTS and MACHINES say other numbers
+scale: plugins
+	@tests/kubernetes/beside check
+	$(CARGO) build --release -p hostler-cli
+	$(CARGO) bench --profile dev -p hostler-tests --bench scale
 
 fmt:
 	$(CARGO) fmt --all --check

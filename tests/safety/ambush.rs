@@ -1,5 +1,7 @@
 //! What a tenant's user writes to get out of its own: names, references, arguments, records that are the host's.
 
+use hostler_api as api;
+use kube::CustomResourceExt as _;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
@@ -48,6 +50,72 @@ async fn refused(world: &World, kind: &str, name: &str, patch: Value) -> String 
 
 async fn refusal(world: &World, object: &Value) -> String {
     world.refusal(&serde_saphyr::to_string(object).unwrap()).await
+}
+
+/// The definition refuses it; and where an object was stored before the definition said so, the host does.
+async fn a_label_or_taint_that_is_none(world: &World) {
+    let bad = [
+        (
+            "label-value",
+            "nodeLabels",
+            json!({"workload": "x$(reboot)"}),
+            "is no label value",
+        ),
+        (
+            "label-yaml",
+            "nodeLabels",
+            json!({"workload": "x\nruncmd: [reboot]"}),
+            "is no label value",
+        ),
+        ("label-key", "nodeLabels", json!({"a b": "c"}), "is no valid key"),
+        (
+            "label-own",
+            "nodeLabels",
+            json!({"node-restriction.kubernetes.io/node-profile": "gold"}),
+            "node-restriction",
+        ),
+        (
+            "taint",
+            "taints",
+            json!([{"key": "a", "value": "b,c", "effect": "NoSchedule"}]),
+            "is no label value",
+        ),
+        (
+            "effect",
+            "taints",
+            json!([{"key": "a", "effect": "NoSchedule --v=9"}]),
+            "is no effect",
+        ),
+    ];
+    let claim_with = |name: &str, field: &str, value: &Value| {
+        let mut claim = stage::claim("a", name, "one", "yard");
+        claim["spec"][field] = value.clone();
+        claim
+    };
+    for (name, field, value, _) in &bad {
+        let said = refusal(world, &claim_with(name, field, value)).await;
+        assert!(said.contains(&format!("spec.{field}")), "{name}: {said}");
+    }
+    let definition = api::NodeClaim::crd();
+    hostler_cli::wire::install(&world.client, vec![crate::definitions::loosened(&definition)])
+        .await
+        .unwrap();
+    for (name, field, value, part) in bad {
+        stage::apply(world, &claim_with(name, field, &value)).await;
+        let told = crate::harness::eventually(&format!("{name} is refused"), || async {
+            let claim = stage::read(world, "NodeClaim", Some("p-a"), name).await.unwrap();
+            match stage::condition(&claim, "Accepted") {
+                Some(told) if told.status == "False" => Ok(told),
+                other => Err(format!("{other:?}")),
+            }
+        })
+        .await;
+        assert!(told.message.contains(part), "{name}: {told:?}");
+        stage::delete(world, "NodeClaim", Some("p-a"), name).await;
+    }
+    hostler_cli::wire::install(&world.client, vec![definition])
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,53 +207,7 @@ async fn a_user_who_edits_what_he_may_reaches_nothing_that_he_may_not() {
         stage::delete(&world, "NodeClaim", Some("p-a"), name).await;
         stage::until_gone(&world, "NodeClaim", Some("p-a"), name).await;
     }
-    for (name, field, value, part) in [
-        (
-            "label-value",
-            "nodeLabels",
-            json!({"workload": "x$(reboot)"}),
-            "is no label value",
-        ),
-        (
-            "label-yaml",
-            "nodeLabels",
-            json!({"workload": "x\nruncmd: [reboot]"}),
-            "is no label value",
-        ),
-        ("label-key", "nodeLabels", json!({"a b": "c"}), "is no valid key"),
-        (
-            "label-own",
-            "nodeLabels",
-            json!({"node-restriction.kubernetes.io/node-profile": "gold"}),
-            "node-restriction",
-        ),
-        (
-            "taint",
-            "taints",
-            json!([{"key": "a", "value": "b,c", "effect": "NoSchedule"}]),
-            "is no label value",
-        ),
-        (
-            "effect",
-            "taints",
-            json!([{"key": "a", "effect": "NoSchedule --v=9"}]),
-            "is no effect",
-        ),
-    ] {
-        let mut claim = stage::claim("a", name, "one", "yard");
-        claim["spec"][field] = value;
-        stage::apply(&world, &claim).await;
-        let told = crate::harness::eventually(&format!("{name} is refused"), || async {
-            let claim = stage::read(&world, "NodeClaim", Some("p-a"), name).await.unwrap();
-            match stage::condition(&claim, "Accepted") {
-                Some(told) if told.status == "False" => Ok(told),
-                other => Err(format!("{other:?}")),
-            }
-        })
-        .await;
-        assert!(told.message.contains(part), "{name}: {told:?}");
-        stage::delete(&world, "NodeClaim", Some("p-a"), name).await;
-    }
+    a_label_or_taint_that_is_none(&world).await;
 
     // A status that somebody forged: no right of a tenant's user, but also no machine of another claim.
     let live = stage::read(&world, "NodeClaim", Some("p-a"), "live")

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::node_type::Requirement;
-use crate::tenant::open_object;
+use crate::shape::open_object;
 use crate::{Access, Condition, Owner, ResourceList};
 
 /// Written by the pools of a tenant, or by hand; lives in the project's namespace.
@@ -20,6 +20,8 @@ use crate::{Access, Condition, Owner, ResourceList};
     version = "v1",
     kind = "NodeClaim",
     plural = "nodeclaims",
+    shortname = "nclaim",
+    category = "hostler",
     namespaced,
     status = "NodeClaimStatus",
     derive = "PartialEq",
@@ -30,67 +32,86 @@ use crate::{Access, Condition, Owner, ResourceList};
     printcolumn(name = "VCluster", type_ = "string", json_path = ".spec.vClusterRef"),
     printcolumn(name = "Type", type_ = "string", json_path = ".spec.typeRef"),
     printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp"),
-    validation = Rule::new("size(self.metadata.name) <= 63")
+    validation = Rule::new("oldSelf.hasValue() || size(self.metadata.name) <= 63")
+        .optional_old_self(true)
         .message("a claim's name has at most 63 characters: it is the value of a label on all that is made for the claim")
 )]
 #[serde(rename_all = "camelCase")]
 // On the whole spec: a rule on the field alone does not see it taken away, and then set anew.
 #[x_kube(validation = Rule::new("!has(oldSelf.vClusterRef) || (has(self.vClusterRef) && self.vClusterRef == oldSelf.vClusterRef)")
-    .message("vClusterRef is immutable"))]
+    .message("vClusterRef is immutable once it is set; delete the claim and make another")
+    .field_path(".vClusterRef"))]
+#[x_kube(validation = Rule::new("!has(self.typeRef) || self.typeRef == '' || self.typeRef.startsWith(self.providerRef + '.')")
+    .message("typeRef is the full name of a type of the provider, like metal3.gpu-server; correct it, or leave it out and let the host choose")
+    .field_path(".typeRef"))]
 pub struct NodeClaimSpec {
     /// Name shown to people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::title")]
     pub display_name: Option<String>,
     /// Owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// Rights.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::shape::access")]
     pub access: Vec<Access>,
     /// Name of the NodeProvider.
-    #[x_kube(validation = Rule::new("size(self) > 0").message("providerRef must name a NodeProvider"))]
+    #[schemars(schema_with = "crate::shape::label")]
     pub provider_ref: String,
     /// Full name of the NodeType; the scheduler fills it in where it is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::reference")]
     pub type_ref: Option<String>,
     /// Name of a NodeEnvironment in this namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::reference")]
     pub environment_ref: Option<String>,
     /// Properties of this claim; they win over type and provider.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "crate::shape::claim_properties")]
     pub properties: BTreeMap<String, String>,
     /// Name of the tenant in this namespace; empty for a machine of its own.
     #[serde(default, rename = "vClusterRef", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::short_reference")]
     pub vcluster_ref: Option<String>,
     /// Whether the node belongs to the control plane.
     #[serde(default)]
     pub control_plane: bool,
     /// Labels that the node carries from its join on.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "crate::shape::node_labels")]
     pub node_labels: BTreeMap<String, String>,
     /// Taints that the node carries from its join on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::shape::taints")]
     pub taints: Vec<Taint>,
     /// Taints from the join until the node is first Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::shape::taints")]
     pub startup_taints: Vec<Taint>,
     /// Extra arguments of the kubelet.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub kubelet_args: BTreeMap<String, String>,
     /// Name of the NodeProfile; must exist and be allowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::reference")]
     pub profile_ref: Option<String>,
     /// Resources that the node should have; also opens types with extra resources (GPUs).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(schema_with = "crate::shape::resources")]
     pub desired_capacity: ResourceList,
     /// Requirements on the type's properties; all must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::shape::requirements")]
     pub requirements: Vec<Requirement>,
     /// How long pods may take to leave the node on release, like `30s`; `Never` waits for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::grace")]
     pub termination_grace_period: Option<String>,
     /// Wished power state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "wished_power")]
     pub power: Option<Power>,
 }
 
@@ -102,21 +123,31 @@ pub struct Power {
     pub state: Option<String>,
 }
 
+fn wished_power(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "object", "properties": {
+        "state": {"type": "string", "enum": ["On", "Off"], "description": "On where it is not set."},
+    }})
+}
+
 /// State of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeClaimStatus {
     /// `Pending`, `Available` or `Failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::phase")]
     pub phase: Option<String>,
     /// Why, in one CamelCase word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::reason")]
     pub reason: Option<String>,
     /// One sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::message")]
     pub message: Option<String>,
     /// `Accepted`, `Scheduled`, `Provisioned`, `Joined`, `NotDrifted`, `PreferredDeletion`, `Destroyed`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::shape::conditions")]
     pub conditions: Vec<Condition>,
     /// Power as observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -231,7 +262,7 @@ pub struct FrozenOrder {
     /// Short name of the type.
     pub node_type: String,
     /// The kinds that the driver said it uses, as it said.
-    #[schemars(schema_with = "crate::tenant::open_list")]
+    #[schemars(schema_with = "crate::shape::open_list")]
     pub uses: Vec<Value>,
     /// The OSImage as it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]

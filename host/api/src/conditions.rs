@@ -2,32 +2,49 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use schemars::JsonSchema;
+use kube::KubeSchema;
+use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// One fact about an object, in the older Cluster API form (with a severity) that the reference API uses.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.severity) || self.severity == '' || self.status == 'False'")
+    .message("severity is for a condition that does not hold; leave it out unless status is False")
+    .field_path(".severity"))]
 pub struct Condition {
     /// The fact.
     #[serde(rename = "type")]
+    #[schemars(length(min = 1, max = 316))]
     pub kind: String,
     /// `True`, `False` or `Unknown`.
+    #[schemars(schema_with = "status")]
     pub status: String,
     /// `Error`, `Warning`, `Info` or empty; only where `status` is `False`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "severity")]
     pub severity: Option<String>,
     /// When `status` last changed.
     pub last_transition_time: Time,
     /// One CamelCase word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::reason")]
     pub reason: Option<String>,
     /// One sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::message")]
     pub message: Option<String>,
     /// `metadata.generation` that this was judged from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+}
+
+fn status(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": ["True", "False", "Unknown"]})
+}
+
+fn severity(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": ["Error", "Warning", "Info", ""]})
 }
 
 /// What a condition says, without its times.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use crate::Condition;
@@ -18,6 +18,8 @@ use crate::claim::ProfileChoice;
     version = "v1alpha1",
     kind = "Enrollment",
     plural = "enrollments",
+    shortname = "enr",
+    category = "hostler",
     namespaced,
     status = "EnrollmentStatus",
     derive = "PartialEq",
@@ -26,14 +28,18 @@ use crate::claim::ProfileChoice;
     printcolumn(name = "Node", type_ = "string", json_path = ".spec.nodeName"),
     printcolumn(name = "Profile", type_ = "string", json_path = ".status.profile.name"),
     printcolumn(name = "Source", type_ = "string", json_path = ".status.profile.source"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    validation = Rule::new("oldSelf.hasValue() || self.metadata.name == self.spec.tenant.name + '.' + self.spec.nodeName")
+        .message("an enrollment is named <tenant>.<node>, since its name is what reserves the node's; correct metadata.name")
+        .optional_old_self(true)
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("self == oldSelf").message("an enrollment's spec is immutable"))]
+#[x_kube(validation = Rule::new("self == oldSelf").message("an enrollment's spec is immutable; delete it and make another"))]
 pub struct EnrollmentSpec {
     /// The tenant.
     pub tenant: NamedUid,
     /// Name of the Node.
+    #[schemars(length(min = 1, max = 253))]
     pub node_name: String,
     /// The claim that ordered the node; none for a node joined by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -44,14 +50,24 @@ pub struct EnrollmentSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct NamedUid {
     /// `metadata.name`
+    #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// `metadata.uid`
+    #[schemars(length(max = 253))]
     pub uid: String,
 }
 
 /// What the host remembers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(oldSelf.startupTaints) || oldSelf.startupTaints != 'removed' || \
+        (has(self.startupTaints) && self.startupTaints == 'removed')")
+    .message("startup taints never come back once they were removed; leave startupTaints as it is")
+    .field_path(".startupTaints"))]
+#[x_kube(validation = Rule::new("!has(oldSelf.approvedRequest) || \
+        (has(self.approvedRequest) && self.approvedRequest == oldSelf.approvedRequest)")
+    .message("one request is approved for a node, and no second; leave approvedRequest as it is")
+    .field_path(".approvedRequest"))]
 pub struct EnrollmentStatus {
     /// uid of the Node that joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,6 +77,7 @@ pub struct EnrollmentStatus {
     pub token_id: Option<String>,
     /// uid of the one CertificateSigningRequest that was approved; written before the approval.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::title")]
     pub approved_request: Option<String>,
     /// The node's profile and where it came from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -76,13 +93,19 @@ pub struct EnrollmentStatus {
     pub clashes: Vec<String>,
     /// `applying`, `applied` or `removed`; startup taints never come back after `removed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "startup_taints")]
     pub startup_taints: Option<String>,
     /// When the node was first Ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_ready: Option<Time>,
     /// `Enrolled`, `InSync`, `Contested`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::shape::conditions")]
     pub conditions: Vec<Condition>,
+}
+
+fn startup_taints(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": ["applying", "applied", "removed"]})
 }
 
 /// Keys that the host set on a Node.

@@ -15,6 +15,8 @@ use crate::{Access, Condition, Owner};
     version = "v1",
     kind = "NodeEnvironment",
     plural = "nodeenvironments",
+    shortname = "nenv",
+    category = "hostler",
     namespaced,
     status = "NodeEnvironmentStatus",
     derive = "PartialEq",
@@ -32,20 +34,25 @@ use crate::{Access, Condition, Owner};
 pub struct NodeEnvironmentSpec {
     /// Name shown to people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::title")]
     pub display_name: Option<String>,
     /// Owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// Rights.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::shape::access")]
     pub access: Vec<Access>,
     /// Properties; they win over the type's, and the claim's win over them.
     #[serde(default)]
+    #[schemars(schema_with = "crate::shape::properties")]
     pub properties: BTreeMap<String, String>,
     /// Name of the NodeProvider.
+    #[schemars(schema_with = "crate::shape::label")]
     pub provider_ref: String,
     /// Name of the tenant.
     #[serde(default, rename = "vClusterRef", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::short_reference")]
     pub vcluster_ref: Option<String>,
     /// Whether it is for control plane machines.
     #[serde(default)]
@@ -57,14 +64,18 @@ pub struct NodeEnvironmentSpec {
 pub struct NodeEnvironmentStatus {
     /// `Pending`, `Available` or `Failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::phase")]
     pub phase: Option<String>,
     /// One CamelCase word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::reason")]
     pub reason: Option<String>,
     /// One sentence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::message")]
     pub message: Option<String>,
     /// Conditions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::shape::conditions")]
     pub conditions: Vec<Condition>,
 }

@@ -32,6 +32,7 @@ pub mod plugin;
 pub mod profile;
 pub mod project;
 pub mod provider;
+pub mod shape;
 pub mod tenant;
 
 pub use amount::{Amount, ResourceList};
@@ -39,7 +40,7 @@ pub use claim::{NodeClaim, NodeClaimSpec, NodeClaimStatus};
 pub use conditions::Condition;
 pub use enrollment::{Enrollment, EnrollmentSpec, EnrollmentStatus};
 pub use environment::{NodeEnvironment, NodeEnvironmentSpec, NodeEnvironmentStatus};
-pub use image::{OSImage, OSImageSpec, SSHKey, SSHKeySpec};
+pub use image::{OSImage, OSImageSpec, OSImageStatus, SSHKey, SSHKeySpec, SSHKeyStatus};
 pub use node_type::{NodeType, NodeTypeSpec, NodeTypeStatus};
 pub use plugin::{Plugin, PluginSpec, PluginStatus};
 pub use profile::{NodeProfile, NodeProfileSpec, NodeProfileStatus};
@@ -58,9 +59,11 @@ use serde::{Deserialize, Serialize};
 pub struct Owner {
     /// Name of the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "shape::title")]
     pub user: Option<String>,
     /// Name of the team.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "shape::title")]
     pub team: Option<String>,
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Condition;
-use crate::tenant::open_object;
+use crate::shape::open_object;
 
 /// One component in the plugin directory, by its file's name without `.wasm`.
 #[derive(Clone, Debug, Default, PartialEq, CustomResource, Serialize, Deserialize, JsonSchema)]
@@ -15,6 +15,8 @@ use crate::tenant::open_object;
     version = "v1alpha1",
     kind = "Plugin",
     plural = "plugins",
+    shortname = "plug",
+    category = "hostler",
     status = "PluginStatus",
     derive = "PartialEq",
     doc = "How one WebAssembly component stands.",
@@ -56,6 +58,7 @@ pub struct PluginStatus {
     pub grant: Option<Value>,
     /// `Loaded` (something serves), `Healthy` (it is the newest file, and does not fail).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::shape::conditions")]
     pub conditions: Vec<Condition>,
     /// Last error, kept after it was mended.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -5,6 +5,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::shape::{open_list, open_object};
 use crate::{Access, Condition, Owner};
 
 /// A tenant's own Kubernetes API and the machines that it asks for.
@@ -15,6 +16,7 @@ use crate::{Access, Condition, Owner};
     kind = "VirtualClusterInstance",
     plural = "virtualclusterinstances",
     shortname = "vci",
+    category = "hostler",
     namespaced,
     status = "VirtualClusterInstanceStatus",
     derive = "PartialEq",
@@ -22,21 +24,26 @@ use crate::{Access, Condition, Owner};
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason"),
     printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp"),
-    validation = Rule::new("size(self.metadata.name) <= 63 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')")
+    validation = Rule::new("oldSelf.hasValue() || (size(self.metadata.name) <= 63 && self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))")
+        .optional_old_self(true)
         .message("a tenant's name is a DNS label: at most 63 lower-case letters, digits and '-', without dots")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("!(has(self.template) && has(self.templateRef))")
-    .message("template and templateRef exclude each other"))]
+    .message("template and templateRef exclude each other; remove one of them")
+    .field_path(".templateRef"))]
 // On the whole spec: a rule on the field alone does not see it taken away, and then set anew.
 #[x_kube(validation = Rule::new("!has(oldSelf.clusterRef) || (has(self.clusterRef) && self.clusterRef == oldSelf.clusterRef)")
-    .message("clusterRef is immutable"))]
+    .message("clusterRef is immutable once it is set, since a tenant does not move; set it back, or make another tenant")
+    .field_path(".clusterRef"))]
 pub struct VirtualClusterInstanceSpec {
     /// Name shown to people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::title")]
     pub display_name: Option<String>,
     /// Free text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "crate::shape::prose")]
     pub description: Option<String>,
     /// Owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,6 +67,7 @@ pub struct VirtualClusterInstanceSpec {
     pub extra_access_rules: Vec<Value>,
     /// Rights.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::shape::access")]
     pub access: Vec<Access>,
     /// Kept for the reference API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -172,6 +180,7 @@ pub struct Chart {
 pub struct ClusterRef {
     /// Name of the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub cluster: Option<String>,
     /// Namespace of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -187,8 +196,9 @@ pub struct ClusterRef {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VirtualClusterInstanceStatus {
-    /// Empty, `Pending`, `Ready` or `Failed`.
+    /// Empty, `Pending`, `Ready`, `Sleeping` or `Failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "phase")]
     pub phase: Option<String>,
     /// One CamelCase word.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -198,6 +208,7 @@ pub struct VirtualClusterInstanceStatus {
     pub message: Option<String>,
     /// `VirtualClusterDeployed`, `VirtualClusterOnline`, `VirtualClusterReady`, `NodesProvisioned`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "crate::shape::conditions")]
     pub conditions: Vec<Condition>,
     /// The pools as last read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -232,12 +243,6 @@ pub struct PoolStatus {
     pub message: Option<String>,
 }
 
-/// An object whose fields are not ours to list.
-pub(crate) fn open_object(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
-}
-
-/// A list of such objects.
-pub(crate) fn open_list(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "array", "items": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } })
+fn phase(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "enum": ["", "Pending", "Ready", "Sleeping", "Failed"]})
 }

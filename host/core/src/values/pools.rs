@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hostler_api::node_type::Requirement;
+use hostler_api::shape::{MOST_LABELS, MOST_PROPERTIES, MOST_REQUIREMENTS, MOST_TAINTS, MOST_VALUES};
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::Value;
 
@@ -137,6 +138,13 @@ fn pool(
     if let Some(Err(message)) = grace.as_deref().map(Grace::parse) {
         problems.push(Problem::new(joined(&path, "terminationGracePeriod"), message));
     }
+    let selector = joined(&path, "nodeTypeSelector");
+    bounded(
+        list(written, "nodeTypeSelector").len(),
+        MOST_REQUIREMENTS,
+        &selector,
+        problems,
+    );
     let requirements = list(written, "nodeTypeSelector")
         .iter()
         .enumerate()
@@ -188,8 +196,25 @@ fn quantity(written: &Value, path: &str, problems: &mut Vec<Problem>) -> i64 {
     }
 }
 
+/// What is made of a pool must be accepted by the definition of a claim.
+fn bounded(count: usize, most: usize, path: &str, problems: &mut Vec<Problem>) {
+    if count > most {
+        problems.push(Problem::new(
+            path,
+            format!("{count} entries are too many; at most {most}"),
+        ));
+    }
+}
+
 fn properties(written: &Value, path: &str, problems: &mut Vec<Problem>) -> Properties {
     let path = joined(path, "properties");
+    // Those of the entry and of the pool come together in one claim.
+    bounded(
+        texts(written, "properties").count(),
+        MOST_PROPERTIES / 2,
+        &path,
+        problems,
+    );
     texts(written, "properties")
         .map(|(key, value)| {
             let place = keyed(&path, key);
@@ -204,6 +229,7 @@ fn properties(written: &Value, path: &str, problems: &mut Vec<Problem>) -> Prope
 
 fn labels(written: &Value, path: &str, problems: &mut Vec<Problem>) -> BTreeMap<String, String> {
     let path = joined(path, "nodeLabels");
+    bounded(texts(written, "nodeLabels").count(), MOST_LABELS, &path, problems);
     texts(written, "nodeLabels")
         .map(|(key, value)| {
             let place = keyed(&path, key);
@@ -223,7 +249,9 @@ fn taints(written: &Value, path: &str, problems: &mut Vec<Problem>) -> Vec<Taint
             time_added: None,
         })
         .collect();
-    problems.extend(protected::taint_problems(&joined(path, "taints"), &taints));
+    let path = joined(path, "taints");
+    bounded(taints.len(), MOST_TAINTS, &path, problems);
+    problems.extend(protected::taint_problems(&path, &taints));
     taints
 }
 
@@ -241,6 +269,7 @@ fn requirement(term: &Value, path: &str, problems: &mut Vec<Problem>) -> Option<
         .map(ToOwned::to_owned)
         .collect();
     let one = term.get("value").and_then(Value::as_str);
+    bounded(many.len(), MOST_VALUES, &joined(path, "values"), problems);
     if one.is_some() && !many.is_empty() {
         problems.push(Problem::new(
             joined(path, "value"),

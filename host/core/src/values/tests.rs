@@ -83,6 +83,51 @@ fn the_values_of_the_seed_are_read() {
 }
 
 #[test]
+fn a_pool_holds_no_more_than_a_claim_may() {
+    let many =
+        |count: usize, one: &dyn Fn(usize) -> String| (0..count).map(one).collect::<Vec<_>>().join(", ");
+    for (field, most, written) in [
+        (
+            "nodeLabels",
+            128,
+            format!("{{{}}}", many(129, &|n| format!("l{n}: x"))),
+        ),
+        (
+            "properties",
+            128,
+            format!("{{{}}}", many(129, &|n| format!("p{n}: x"))),
+        ),
+        (
+            "taints",
+            64,
+            format!(
+                "[{}]",
+                many(65, &|n| format!("{{key: t{n}, effect: NoSchedule}}"))
+            ),
+        ),
+        (
+            "nodeTypeSelector",
+            64,
+            format!("[{}]", many(65, &|n| format!("{{property: p{n}, value: x}}"))),
+        ),
+    ] {
+        let text = format!(
+            "privateNodes: {{enabled: true, autoNodes: [{{provider: metal3, static: [{{name: a, quantity: 1, {field}: {written}}}]}}]}}"
+        );
+        let problems: Vec<_> = parse(&text)
+            .unwrap_err()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        let told = format!(
+            "privateNodes.autoNodes[0].static[0].{field}: {} entries are too many; at most {most}",
+            most + 1
+        );
+        assert_eq!(problems, [told]);
+    }
+}
+
+#[test]
 fn nothing_and_a_chart_without_machines_are_fine() {
     for text in [
         "",

@@ -1,11 +1,18 @@
 //! Metal3's own definitions, at the release that `tests/kubernetes/metal3/go.mod` names: both servers take them, and whatever the
 //! laboratory's own definition accepts passes them unchanged.
 
+mod kept;
+mod lives;
+mod made;
+mod narrow;
+
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::ListParams;
 
+use crate::crashes::{all_available, delete_tenant, free_hosts, nothing_left};
 use crate::harness::World;
 
 /// The module whose files they are; `tests/kubernetes/metal3/go.mod` says the same.
@@ -66,8 +73,9 @@ fn the_release_is_that_of_the_module_file() {
     assert!(text.contains(&format!("require {MODULE} {RELEASE}\n")), "{text}");
 }
 
-#[tokio::test]
-async fn the_embedded_server_takes_every_definition() {
+/// The example of the README, with Metal3's own definitions in place of the laboratory's: everything joins, and all goes back.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_whole_host_works_under_the_real_definitions() {
     let Some(definitions) = definitions() else { return };
     assert!(
         definitions.len() > 10,
@@ -78,4 +86,21 @@ async fn the_embedded_server_takes_every_definition() {
     hostler_cli::wire::install(&world.client, definitions)
         .await
         .unwrap();
+    let host = world.host().await;
+    world.example().await;
+    let before = free_hosts(&world).await;
+    world.apply_file("examples/01-lab/tenant.yaml").await;
+    all_available(&world).await;
+    let taken = world.hosts().list(&ListParams::default()).await.unwrap();
+    for machine in taken {
+        let spec = &machine.data["spec"];
+        for place in ["image", "userData", "networkData", "consumerRef"] {
+            assert!(spec[place].is_object(), "{place} of {spec}");
+        }
+        assert_eq!(machine.data["status"]["provisioning"]["image"], spec["image"]);
+    }
+    delete_tenant(&world, "one").await;
+    nothing_left(&world).await;
+    assert_eq!(free_hosts(&world).await, before, "every host is as it was");
+    host.stop().await;
 }

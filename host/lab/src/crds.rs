@@ -1,11 +1,17 @@
 //! The two foreign kinds that the laboratory brings along: BareMetalHost and NetworkAttachmentDefinition.
 //!
 //! Names, columns and field names are those of the real ones. What nobody here uses of a BareMetalHost (firmware settings, switch
-//! ports, taints) is left out, and pruned like any unknown field.
+//! ports, taints) is left out, and pruned like any unknown field. What is in here is nowhere wider than Metal3 v0.13.0: an object
+//! that is accepted here is accepted there, and kept whole.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
+
+/// A network card's address, wherever one stands.
+const MAC: &str = "[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}";
+/// Name of a condition: a word, which a domain may stand before.
+const CONDITION_TYPE: &str = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$";
 
 /// The kinds, to be applied before anything else.
 #[must_use]
@@ -173,7 +179,7 @@ fn root_device_hints() -> Value {
 
 /// Accepted, as on the real thing; a simulated server has no RAID controller to set up.
 fn raid() -> Value {
-    let volumes = |levels: &[&str], properties: Value| {
+    let volumes = |levels: &[&str], most: Option<u64>, properties: Value| {
         let mut all = json!({
             "level": {"type": "string", "enum": levels},
             "sizeGibibytes": {"type": "integer", "minimum": 0},
@@ -181,8 +187,12 @@ fn raid() -> Value {
         for (name, schema) in properties.as_object().into_iter().flatten() {
             all[name] = schema.clone();
         }
-        json!({"type": "array", "nullable": true,
-            "items": {"type": "object", "required": ["level"], "properties": all}})
+        let mut list = json!({"type": "array", "nullable": true,
+            "items": {"type": "object", "required": ["level"], "properties": all}});
+        if let Some(most) = most {
+            list["maxItems"] = json!(most);
+        }
+        list
     };
     let hardware = json!({
         "controller": {"type": "string"}, "name": {"type": "string", "maxLength": 64},
@@ -194,8 +204,8 @@ fn raid() -> Value {
     json!({
         "type": "object", "description": "RAID volumes to create.",
         "properties": {
-            "hardwareRAIDVolumes": volumes(&["0", "1", "2", "5", "6", "1+0", "5+0", "6+0"], hardware),
-            "softwareRAIDVolumes": volumes(&["0", "1", "1+0"], software),
+            "hardwareRAIDVolumes": volumes(&["0", "1", "2", "5", "6", "1+0", "5+0", "6+0"], None, hardware),
+            "softwareRAIDVolumes": volumes(&["0", "1", "1+0"], Some(2), software),
         },
     })
 }
@@ -231,7 +241,7 @@ fn spec() -> Value {
                 },
             },
             "bootMACAddress": {
-                "type": "string", "pattern": "[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}",
+                "type": "string", "pattern": MAC,
                 "description": "The network card that the host boots from.",
             },
             "bootMode": one_of(&["UEFI", "UEFISecureBoot", "legacy"], "How the host boots."),
@@ -245,7 +255,7 @@ fn spec() -> Value {
             "externallyProvisioned": flag("What runs on the host was installed by somebody else."),
             "hardwareProfile": text("Not used any more."),
             "image": image("What to install."),
-            "inspectionMode": one_of(&["disabled", "agent", "fast"], "How the inventory is taken."),
+            "inspectionMode": one_of(&["disabled", "agent"], "How the inventory is taken."),
             "metaData": secret_reference("Secret with meta data for cloud-init."),
             "networkData": secret_reference("Secret with network data for cloud-init."),
             "online": flag("Whether the host should be powered on."),
@@ -268,18 +278,20 @@ fn status() -> Value {
     };
     json!({
         "type": "object", "description": "What is known of the host.",
+        "required": ["errorCount", "errorMessage", "operationalStatus", "poweredOn", "provisioning"],
         "properties": {
             "conditions": {
-                "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
+                "type": "array", "maxItems": 32, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"],
                 "items": {
                     "type": "object", "required": ["lastTransitionTime", "message", "reason", "status", "type"],
                     "properties": {
                         "lastTransitionTime": {"type": "string", "format": "date-time"},
                         "message": {"type": "string", "maxLength": 32768},
                         "observedGeneration": {"type": "integer", "format": "int64", "minimum": 0},
-                        "reason": {"type": "string", "minLength": 1, "maxLength": 1024},
+                        "reason": {"type": "string", "minLength": 1, "maxLength": 1024,
+                            "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"},
                         "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-                        "type": {"type": "string", "maxLength": 316},
+                        "type": {"type": "string", "maxLength": 316, "pattern": CONDITION_TYPE},
                     },
                 },
             },
@@ -292,7 +304,6 @@ fn status() -> Value {
             "goodCredentials": credentials(),
             "hardware": hardware(),
             "hardwareProfile": {"type": "string"},
-            "lastAttemptedImage": image("The image of the last attempt."),
             "lastUpdated": {"type": "string", "format": "date-time"},
             "operationHistory": {"type": "object", "properties": {
                 "deprovision": period(), "inspect": period(), "provision": period(), "register": period(),
@@ -312,7 +323,6 @@ fn status() -> Value {
                     "state": {"type": "string"},
                 },
             },
-            "provisioningFailCount": {"type": "integer", "default": 0},
             "triedCredentials": credentials(),
         },
     })
@@ -334,8 +344,9 @@ fn hardware() -> Value {
             }}}},
             "hostname": text(),
             "nics": {"type": "array", "items": {"type": "object", "properties": {
-                "ip": text(), "mac": text(), "model": text(), "name": text(), "pxe": {"type": "boolean"},
-                "speedGbps": number(), "vlanId": number(),
+                "ip": text(), "mac": {"type": "string", "pattern": MAC}, "model": text(), "name": text(),
+                "pxe": {"type": "boolean"}, "speedGbps": number(),
+                "vlanId": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 4094},
                 "lldp": {"type": "object", "properties": {
                     "portID": text(), "switchID": text(), "switchSystemName": text(),
                 }},
@@ -343,7 +354,8 @@ fn hardware() -> Value {
             "ramMebibytes": number(),
             "storage": {"type": "array", "items": {"type": "object", "properties": {
                 "hctl": text(), "model": text(), "name": text(), "rotational": {"type": "boolean"},
-                "serialNumber": text(), "sizeBytes": {"type": "integer", "format": "int64"}, "type": text(),
+                "serialNumber": text(), "sizeBytes": {"type": "integer", "format": "int64"},
+                "type": {"type": "string", "enum": ["HDD", "SSD", "NVME"]},
                 "vendor": text(), "wwn": text(),
             }}},
             "systemVendor": {"type": "object", "properties": {
@@ -380,7 +392,6 @@ mod tests {
             error_type: Some("registration error".into()),
             hardware: Some(json!({})),
             hardware_profile: Some("unknown".into()),
-            last_attempted_image: Some(crate::bmh::Image::default()),
             last_updated: Some(jiff::Timestamp::UNIX_EPOCH),
             conditions: vec![crate::bmh::Condition::default()],
             ..Default::default()

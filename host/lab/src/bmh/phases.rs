@@ -55,12 +55,8 @@ impl Turn<'_> {
 
     pub(super) fn provisioning(&mut self) -> Outcome {
         if self.status.error_type.is_some() || self.cancelled() {
-            if self.status.error_type.is_some() {
-                self.status.provisioning_fail_count += 1;
-            }
             return self.deprovision();
         }
-        self.status.last_attempted_image.clone_from(&self.host.spec.image);
         let left = self
             .hardware
             .work(Work::Provision, self.times.provision, self.now);
@@ -77,7 +73,6 @@ impl Turn<'_> {
             .custom_deploy
             .clone_from(&self.host.spec.custom_deploy);
         self.status.error_count = 0;
-        self.status.provisioning_fail_count = 0;
         self.go(State::Provisioned)
     }
 

@@ -97,9 +97,6 @@ pub struct Status {
     /// A leftover of old versions: always `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hardware_profile: Option<String>,
-    /// The image of the last attempt.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub last_attempted_image: Option<Image>,
     /// When the status was last written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_updated: Option<Timestamp>,
@@ -111,8 +108,6 @@ pub struct Status {
     pub powered_on: bool,
     /// What is on the disk.
     pub provisioning: Provisioning,
-    /// Failed attempts with the present image.
-    pub provisioning_fail_count: i64,
     /// Credentials that were tried last.
     pub tried_credentials: Credentials,
 }

@@ -97,6 +97,9 @@ pub(crate) fn whole(object: &Value, mask_power: bool) -> Value {
     let there = |value: &mut Value| *value = json!(!matches!(value, Value::Null) && value != "");
     if let Some(fields) = status.as_object_mut() {
         fields.remove("lastUpdated");
+        // The recording is of a v0.14; the laboratory writes the status of v0.13, which has neither.
+        fields.remove("lastAttemptedImage");
+        fields.remove("provisioningFailCount");
         if mask_power {
             fields.remove("poweredOn");
         }

@@ -121,7 +121,7 @@ pub(crate) fn gate(pod: &mut Value, stamp: &str) {
         .is_some_and(|gates| !gates.is_empty())
     {
         pod["status"]["conditions"] = json!([{
-            "type": "PodScheduled", "status": "False", "lastProbeTime": null, "lastTransitionTime": stamp,
+            "type": "PodScheduled", "status": "False", "lastTransitionTime": stamp,
             "reason": "SchedulingGated", "message": "Scheduling is blocked due to non-empty scheduling gates",
         }]);
     }

@@ -254,9 +254,8 @@ fn pod_spec(spec: &Value, at: &str, found: &mut Vec<Cause>) {
 fn pod(new: &Value, old: Option<&Value>, found: &mut Vec<Cause>) {
     pod_spec(&new["spec"], "spec", found);
     let Some(old) = old else { return };
-    let before = &old["spec"]["nodeName"];
-    let bound = before.as_str().is_some_and(|name| !name.is_empty());
-    if bound && *before != new["spec"]["nodeName"] {
+    // A pod without a node gets one by way of its binding.
+    if text(&old["spec"], "nodeName") != text(&new["spec"], "nodeName") {
         let detail = "pod updates may not change fields other than `spec.containers[*].image`,\
                       `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to \
                       existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was \

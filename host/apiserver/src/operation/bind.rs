@@ -59,7 +59,7 @@ fn check_target(target: &Value) -> Result<(), ApiError> {
     let kind = target["kind"].as_str().unwrap_or_default();
     if !matches!(kind, "" | "Node") {
         wrong.push(format!(
-            "target.kind: Unsupported value: {kind:?}: supported values: \"<empty>\", \"Node\""
+            "target.kind: Unsupported value: {kind:?}: supported values: \"Node\", \"<empty>\""
         ));
     }
     if target["name"].as_str().unwrap_or_default().is_empty() {
@@ -141,7 +141,7 @@ fn assign(call: &Call, binding: &Value, pod: &mut Value) -> Result<(), ApiError>
     let Some(conditions) = conditions.as_array_mut() else {
         return Ok(());
     };
-    let scheduled = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": call.stamp()});
+    let scheduled = json!({"type": "PodScheduled", "status": "True", "lastTransitionTime": call.stamp()});
     match conditions.iter_mut().find(|one| one["type"] == "PodScheduled") {
         Some(known) if known["status"] == "True" => {}
         Some(known) => *known = scheduled,

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use kube::Api;
-use kube::api::{DeleteParams, LogParams};
+use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -233,4 +233,66 @@ async fn pods_outlive_the_laboratory_and_are_started_again_after_a_reboot() {
     })
     .await;
     is_in(&world, "p", "Running").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_taint_that_evicts_ends_the_pods_that_do_not_bear_it() {
+    let (world, _stop) = rack().await;
+    run(&world, "leaves", json!({}), json!({})).await;
+    let bears = json!({"tolerations": [{"operator": "Exists"}]});
+    run(&world, "bears", json!({}), bears).await;
+    is_in(&world, "leaves", "Running").await;
+    is_in(&world, "bears", "Running").await;
+    let nodes: Api<Node> = Api::all(world.tenant.clone());
+    let taint = json!({"key": "example.com/repair", "effect": "NoExecute"});
+    let patch = Patch::Strategic(json!({"spec": {"taints": [taint]}}));
+    nodes.patch(HOST, &PatchParams::default(), &patch).await.unwrap();
+    eventually("one has left", async || {
+        pods(&world).get_opt("leaves").await.unwrap().is_none()
+    })
+    .await;
+    is_in(&world, "bears", "Running").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kubelet_is_its_node_and_touches_the_pods_of_no_other() {
+    let (world, _stop) = rack().await;
+    let node = world.as_node(HOST).await;
+    let own: Api<Pod> = Api::namespaced(node.clone(), "default");
+    run(&world, "own", json!({}), json!({})).await;
+    run(&world, "other", json!({}), json!({"nodeName": "bare-metal-1"})).await;
+    is_in(&world, "own", "Running").await;
+    let refused = |result: Result<Pod, kube::Error>| match result {
+        Err(kube::Error::Api(status)) => status.message,
+        other => panic!("not refused: {other:?}"),
+    };
+    let params = PatchParams::default();
+    let failed = Patch::Strategic(json!({"status": {"message": "seen"}}));
+    own.patch_status("own", &params, &failed).await.unwrap();
+    assert_eq!(
+        refused(own.patch_status("other", &params, &failed).await),
+        "pods \"other\" is forbidden: node \"bare-metal-2\" can only update pod status for pods with spec.nodeName set to itself"
+    );
+    assert!(
+        refused(own.get("other").await)
+            .contains("no relationship found between node 'bare-metal-2' and this object")
+    );
+    let all = own.list(&ListParams::default()).await.unwrap_err().to_string();
+    assert!(
+        all.contains("can only list/watch pods with spec.nodeName field selector"),
+        "{all}"
+    );
+    let deleted = own
+        .delete("other", &DeleteParams::default())
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        deleted.contains("can only delete pods with spec.nodeName set to itself"),
+        "{deleted}"
+    );
+    // Nor does it place pods, or read what they say on other servers.
+    assert!(own.logs("other", &LogParams::default()).await.is_err());
+    let stays = pods(&world).get("other").await.unwrap();
+    assert_eq!(stays.status.unwrap().phase.as_deref(), Some("Pending"));
 }

@@ -223,9 +223,12 @@ async fn what_is_not_for_this_scheduler_is_left_alone() {
             "the laboratory's scheduler does not read spec.topologySpreadConstraints",
         )
         .await;
-    for name in ["gated", "others"] {
+    for (name, why) in [("gated", Some("SchedulingGated")), ("others", None)] {
         let pod = cluster.pods().get(name).await.unwrap();
         assert_eq!(pod.spec.unwrap().node_name, None, "{name}");
+        let conditions = pod.status.unwrap().conditions.unwrap_or_default();
+        let reason = conditions.first().and_then(|one| one.reason.as_deref());
+        assert_eq!(reason, why, "{name}");
     }
     let open = Patch::Merge(json!({"spec": {"schedulingGates": null}}));
     cluster

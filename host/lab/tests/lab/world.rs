@@ -181,6 +181,21 @@ impl World {
         .await;
     }
 
+    /// The tenant's API with the certificate that lies on a server's disk: whoever steals the disk can do no more than this.
+    pub(crate) async fn as_node(&self, host: &str) -> Client {
+        let uid = self.hosts().get(host).await.unwrap().metadata.uid.unwrap();
+        let disks: Api<Secret> = Api::namespaced(self.platform.clone(), "hostler-lab");
+        let disk = disks.get(&format!("disk-{uid}")).await.unwrap();
+        let disk: Value = serde_json::from_slice(&disk.data.unwrap()["contents"].0).unwrap();
+        let text = |key: &str| STANDARD.encode(disk[key].as_str().unwrap());
+        let mut config = kube::Config::new(self.join_url.clone());
+        let pem = self.authority.lines().filter(|line| !line.starts_with("-----"));
+        config.root_cert = Some(vec![STANDARD.decode(pem.collect::<String>()).unwrap()]);
+        config.auth_info.client_certificate_data = Some(text("certificate"));
+        config.auth_info.client_key_data = Some(text("key").into());
+        Client::try_from(config).unwrap()
+    }
+
     /// User data that joins the tenant.
     pub(crate) fn user_data(&self, host: &str) -> String {
         self.user_data_trusting(host, &self.authority)

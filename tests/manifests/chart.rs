@@ -5,12 +5,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use hostler_cli::manifests::{Site, chart_files};
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::rbac::v1::Role;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
 use rstest::rstest;
 use serde_json::Value;
 
 use super::{OPERATOR_FILES, files_below, objects};
 use crate::harness::root;
-use crate::kubernetes::Binaries;
+use crate::kubernetes::{Binaries, Cluster};
 
 const CHART: &str = "charts/hostler";
 
@@ -189,6 +193,45 @@ fn helm_finds_nothing_to_complain_about_and_refuses_values_that_mean_nothing() {
         .unwrap();
     let said = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && said.contains("volume"), "{said}");
+}
+
+/// The release goes, and the tenants stay: deleting a definition would delete every object of its kind.
+#[tokio::test(flavor = "multi_thread")]
+async fn helm_installs_upgrades_and_uninstalls_and_leaves_the_definitions() {
+    let (Some(helm), Ok(binaries)) = (helm(), Binaries::find()) else {
+        return;
+    };
+    let cluster = Cluster::start(&binaries).await.unwrap();
+    let client = cluster.client().await.unwrap();
+    let chart = root().join(CHART).display().to_string();
+    let kubeconfig = format!("--kubeconfig={}", cluster.kubeconfig().display());
+    let on_cluster = |words: &[&str]| {
+        let all = [words, &["--namespace=hostler-system", &kubeconfig]].concat();
+        run(&helm, &all)
+    };
+    let notes = on_cluster(&["install", "hostler", &chart, "--create-namespace"]);
+    assert!(notes.contains("It has no rights on machines yet"), "{notes}");
+    let workloads: Api<StatefulSet> = Api::namespaced(client.clone(), "hostler-system");
+    let replicas = || async { workloads.get("hostler").await.unwrap().spec.unwrap().replicas };
+    assert_eq!(replicas().await, Some(2));
+    let kinds = "--set-json=kinds=[{\"apiGroup\":\"metal3.io\",\"resource\":\"baremetalhosts\",\"access\":\"borrow-fields\",\"namespaces\":[\"default\"]}]";
+    let notes = on_cluster(&["upgrade", "hostler", &chart, "--set=replicas=3", kinds]);
+    assert!(!notes.contains("no rights on machines"), "{notes}");
+    assert_eq!(replicas().await, Some(3));
+    let roles: Api<Role> = Api::namespaced(client.clone(), "default");
+    let role = "hostler-borrow-fields-baremetalhosts.metal3.io";
+    assert!(roles.get_opt(role).await.unwrap().is_some());
+    let said = on_cluster(&["uninstall", "hostler"]);
+    assert!(said.contains("kept"), "{said}");
+    assert!(roles.get_opt(role).await.unwrap().is_none());
+    let definitions: Api<CustomResourceDefinition> = Api::all(client);
+    for definition in hostler_api::all_crds() {
+        let name = definition.metadata.name.unwrap();
+        assert!(
+            definitions.get_opt(&name).await.unwrap().is_some(),
+            "{name} is gone"
+        );
+    }
 }
 
 #[test]

@@ -323,6 +323,17 @@ impl Stage {
         .await;
     }
 
+    /// Two claims go for one reason, which is one event that is counted up; a claim only goes after the tenant was read once more.
+    async fn pools_that_shrink_and_grow(&self) {
+        let text = std::fs::read_to_string(root().join("examples/01-lab/tenant.yaml")).unwrap();
+        assert_eq!(text.matches("quantity: 1").count(), 2, "{text}");
+        for (quantity, count) in [("quantity: 0", 0), ("quantity: 1", 2)] {
+            let text = text.replace("quantity: 1", quantity);
+            apply(&self.binaries, &self.cluster, &text, &[]).unwrap();
+            self.available(count).await;
+        }
+    }
+
     /// A namespace that was there before its Project is marked, and left standing without the mark.
     async fn project_in_a_namespace_made_by_hand(&self) {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
@@ -403,6 +414,7 @@ async fn the_host_uses_every_right_that_it_is_given_and_lacks_none() {
     stage.example("01-lab/tenant.yaml").await;
     stage.give_tenant().await;
     stage.available(2).await;
+    stage.pools_that_shrink_and_grow().await;
     stage.project_in_a_namespace_made_by_hand().await;
     stage.node_type_that_comes_and_goes().await;
     stage.plugin_that_does_not_load().await;

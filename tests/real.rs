@@ -1,6 +1,7 @@
 //! What only real clusters show: who joined and how, nodes that kwok keeps, pods that kube-scheduler places. `make real` runs it.
 
 mod joins;
+mod killed;
 mod kubelets;
 mod pods;
 

@@ -4,6 +4,7 @@ mod joins;
 mod killed;
 mod kubelets;
 mod pods;
+mod rights;
 
 use std::collections::BTreeMap;
 

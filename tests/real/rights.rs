@@ -58,11 +58,9 @@ async fn the_host_uses_every_right_that_it_has_in_a_tenant_and_asks_for_no_other
             .list(&ListParams::default())
             .await
             .map_err(|error| error.to_string())?;
-        let left = now.iter().filter(|node| {
-            machines
-                .values()
-                .any(|was| was.metadata.uid == node.metadata.uid)
-        });
+        let left = now
+            .iter()
+            .filter(|node| machines.values().any(|was| was.metadata.uid == node.metadata.uid));
         match left.count() {
             0 => Ok(()),
             left => Err(format!("{left} nodes")),

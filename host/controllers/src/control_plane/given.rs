@@ -270,9 +270,18 @@ impl Task {
         if known {
             return false;
         }
-        self.way = None;
+        let before = self.way.take();
         match read.and_then(|kubeconfig| self.connect(kubeconfig)) {
             Ok(way) => {
+                let renewed = before.is_some_and(|(of, before)| {
+                    of == uid
+                        && before.kubeconfig.server == way.kubeconfig.server
+                        && before.kubeconfig.ca == way.kubeconfig.ca
+                });
+                // New credentials of the same API take over once they are known to work; another API is not known at all yet.
+                if !renewed {
+                    self.tell(View::Unknown);
+                }
                 self.way = Some((uid, Arc::new(way)));
                 true
             }
@@ -378,6 +387,7 @@ impl Task {
             (View::Pending(was), View::Pending(is))
             | (View::Silent(was), View::Silent(is))
             | (View::Unusable(was), View::Unusable(is)) => was == is,
+            (View::Unknown, View::Unknown) => true,
             (View::Online(was), View::Online(is)) => Arc::ptr_eq(was, is),
             _ => false,
         };

@@ -31,12 +31,9 @@ pub(super) enum Seen {
 pub(super) async fn look(client: &Client, kubeconfig: &Kubeconfig, platform: &str) -> Seen {
     let at = &kubeconfig.server.url;
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let answer = match tokio::time::timeout(PATIENCE, namespaces.get(LANDMARK)).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            let message = format!("{at} gave no answer within {} s", PATIENCE.as_secs());
-            return Seen::Silent(unreachable(message));
-        }
+    let Ok(answer) = tokio::time::timeout(PATIENCE, namespaces.get(LANDMARK)).await else {
+        let message = format!("{at} gave no answer within {} s", PATIENCE.as_secs());
+        return Seen::Silent(unreachable(message));
     };
     let error = match answer {
         Ok(namespace) if namespace.uid().is_some_and(|uid| uid == platform) => {

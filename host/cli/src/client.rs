@@ -84,7 +84,9 @@ impl Renewing {
             let read = config(self.kubeconfig.as_deref()).await;
             match read.and_then(|config| Ok(Client::try_from(config)?)) {
                 Ok(client) => {
-                    tracing::info!("the configuration of the cluster was read again");
+                    if pause == REFUSED {
+                        tracing::info!("the configuration of the cluster was read again");
+                    }
                     known.client = client;
                     known.number += 1;
                 }
@@ -134,5 +136,84 @@ impl Service<Request<Body>> for Way {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let renewing = self.0.clone();
         Box::pin(async move { renewing.send(request).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hostler_apiserver::{Identity, Options, Server, Store};
+    use k8s_openapi::api::core::v1::Namespace;
+    use kube::Api;
+    use kube::api::ListParams;
+    use serde_json::json;
+    use tokio::net::TcpListener;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    /// A kubeconfig with a token, written as a site's agent would: whole, over the one that is there.
+    fn write(path: &Path, server: &Server, base: &str, token: &str) {
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "it",
+            "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+            "clusters": [{"name": "it", "cluster": {"server": server.url("platform", base), "certificate-authority": path.with_extension("ca")}}],
+            "users": [{"name": "it", "user": {"token": token}}],
+        });
+        std::fs::write(path.with_extension("ca"), server.ca_pem()).unwrap();
+        std::fs::write(path, config.to_string()).unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn credentials_that_were_replaced_on_disk_are_used_once_the_old_ones_are_refused() {
+        let stop = CancellationToken::new();
+        let _end = stop.clone().drop_guard();
+        let mut options = Options::new(Store::Memory);
+        options.cluster = "platform".to_owned();
+        let server = Arc::new(Server::open(options).unwrap());
+        server.start(stop.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("https://{}", listener.local_addr().unwrap());
+        tokio::spawn({
+            let server = server.clone();
+            async move { server.serve(listener, stop).await }
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kubeconfig");
+        write(&path, &server, &base, "expired");
+        let first = config(Some(&path)).await.unwrap();
+        assert!(!first.default_retry, "what is sent again is decided elsewhere");
+        let namespaces: Api<Namespace> = Api::all(renewing(first, Some(path.clone())).unwrap());
+        let list = async || namespaces.list(&ListParams::default()).await;
+        let refused = |error: kube::Error| match error {
+            kube::Error::Api(status) => status.code,
+            other => panic!("{other}"),
+        };
+        assert_eq!(refused(list().await.unwrap_err()), 401);
+
+        // What cannot be read is no reason to give up what is known.
+        std::fs::write(&path, "nonsense: [").unwrap();
+        tokio::time::sleep(REFUSED).await;
+        assert_eq!(refused(list().await.unwrap_err()), 401);
+
+        let token = server.token("platform", Identity::administrator());
+        write(&path, &server, &base, &token);
+        let mut said = Vec::new();
+        for _ in 0..100 {
+            match list().await {
+                Ok(found) => {
+                    assert!(!found.items.is_empty());
+                    return;
+                }
+                Err(error) => said.push(error.to_string()),
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        panic!("{said:?}");
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_that_is_not_there_is_named() {
+        let error = config(Some(Path::new("/nowhere/kubeconfig"))).await.unwrap_err();
+        assert!(error.to_string().contains("/nowhere/kubeconfig"), "{error}");
     }
 }

@@ -291,9 +291,55 @@ where
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Node;
+    use std::time::Duration;
+
+    use http::{Request, Response};
+    use k8s_openapi::api::core::v1::{Namespace, Node};
+    use kube::Client;
+    use kube::client::Body;
+    use kube::core::PartialObjectMeta;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn of_a_kind_whose_metadata_is_enough_no_more_is_asked_for_and_an_expired_watch_lists_anew() {
+        let (tell, mut asked) = tokio::sync::mpsc::unbounded_channel();
+        let api = tower::service_fn(move |request: Request<Body>| {
+            let accept = request.headers().get(http::header::ACCEPT).cloned();
+            let is_watch = crate::requests::is_watch(&request);
+            tell.send((is_watch, accept.unwrap().to_str().unwrap().to_owned()))
+                .unwrap();
+            let answer = if is_watch {
+                // Too old: whoever asks has to list again.
+                serde_json::json!({"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"}})
+            } else {
+                serde_json::json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": "7"},
+                    "items": [{"metadata": {"name": "a", "uid": "u", "resourceVersion": "5"}}]})
+            };
+            async move { Ok::<_, tower::BoxError>(Response::new(Body::from(answer.to_string().into_bytes()))) }
+        });
+        let stop = CancellationToken::new();
+        let namespaces: Watched<PartialObjectMeta<Namespace>> = Watched::start(
+            Api::all(Client::new(api, "default")),
+            watcher::Config::default(),
+            (),
+            stop.clone(),
+        );
+        namespaces.ready().await;
+        assert_eq!(namespaces.get(None, "a").unwrap().uid().as_deref(), Some("u"));
+        let mut lists = 0;
+        while lists < 3 {
+            let next = tokio::time::timeout(Duration::from_secs(3600), asked.recv()).await;
+            let (is_watch, accept) = next.expect("it asks again").unwrap();
+            assert!(accept.contains("as=PartialObjectMetadata"), "{accept}");
+            lists += usize::from(!is_watch);
+        }
+        assert!(
+            namespaces.get(None, "a").is_some(),
+            "what is known stays while it lists anew"
+        );
+        stop.cancel();
+    }
 
     #[test]
     fn a_bounded_cache_keeps_the_first_and_has_room_again_when_one_goes() {

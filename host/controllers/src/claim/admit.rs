@@ -88,7 +88,11 @@ impl Turn<'_> {
                     .await?;
                 match patch::create(&secrets, &secret).await? {
                     Created::New(made) => made.uid(),
-                    Created::Exists => return Err(self.not_ours(&namespace, &boot_ref.object.name)),
+                    // Whose it is, the next turn's read says: a host that led until now may have made it for this very claim.
+                    Created::Exists => {
+                        let name = &boot_ref.object.name;
+                        return Err(Error::Busy(format!("Secret {namespace}/{name} appeared meanwhile")));
+                    }
                 }
             }
         };

@@ -8,7 +8,7 @@ FIXTURES := $(wildcard tests/guests/*)
 # Where `make kubernetes` puts what it builds, kubectl among it.
 KUBERNETES := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostler/kubernetes/v1.36.3/bin
 
-.PHONY: kubernetes all lab lab-once test compiled tested real timeline plugins fixtures binary bench scale fmt clippy tools clean
+.PHONY: kubernetes all lab lab-once test compiled tested real e2e timeline plugins fixtures binary bench scale fmt clippy tools clean
 
 all: plugins
 
@@ -60,6 +60,12 @@ fixtures: binary
 
 binary: tools
 	$(CARGO) build -p hostler-cli
+
+## e2e: Kubernetes' own tests of the API machinery, on our API server and on the real one; E2E=part narrows them to those named so
+e2e:
+	tests/kubernetes/build
+	tests/kubernetes/build e2e.test
+	PATH="$(KUBERNETES):$$PATH" $(CARGO) test --workspace --test all -- --nocapture e2e::
 
 ## kubernetes: build the real control plane, which the tests compare ours with, into a cache of this user
 kubernetes:

@@ -10,6 +10,7 @@ mod cli;
 mod conformance;
 mod crashes;
 mod definitions;
+mod e2e;
 mod guests;
 mod harness;
 mod kill;

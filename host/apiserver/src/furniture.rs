@@ -1,5 +1,6 @@
 //! What every namespace has: a `default` service account, and the authority by which pods know the server.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -7,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agenda::Agenda;
 use crate::background::{self, AGAIN, Pace};
-use crate::builtin::service::FIRST;
+use crate::builtin::service::{FIRST, allocate};
 use crate::clock::{Clock, stamp};
 use crate::managed_fields;
 use crate::status::ApiError;
@@ -65,9 +66,16 @@ async fn furnish(
         "apiVersion": "v1", "kind": "ServiceAccount",
         "metadata": {"name": ACCOUNT.1, "namespace": namespace},
     });
-    ensure(storage, cluster, (ACCOUNT.0, namespace), account, now).await?;
+    ensure(storage, cluster, (ACCOUNT.0, namespace), (account, MANAGER), now).await?;
     if namespace == "default" {
-        ensure(storage, cluster, (SERVICE.0, namespace), service(), now).await?;
+        ensure(
+            storage,
+            cluster,
+            (SERVICE.0, namespace),
+            (service(), "kube-apiserver"),
+            now,
+        )
+        .await?;
     }
     let data = json!({"ca.crt": authority});
     let bundle = json!({
@@ -78,7 +86,7 @@ async fn furnish(
         },
         "data": data,
     });
-    ensure(storage, cluster, (AUTHORITY.0, namespace), bundle, now).await?;
+    ensure(storage, cluster, (AUTHORITY.0, namespace), (bundle, MANAGER), now).await?;
     let key = Key::new(namespace, AUTHORITY.1);
     background::edit(storage, cluster, (AUTHORITY.0, &key), |object| {
         let is_meddled_with = object["data"] != data;
@@ -97,8 +105,7 @@ fn service() -> Value {
             "labels": {"component": "apiserver", "provider": "kubernetes"},
         },
         "spec": {
-            "clusterIP": FIRST, "clusterIPs": [FIRST], "internalTrafficPolicy": "Cluster", "ipFamilies": ["IPv4"],
-            "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "type": "ClusterIP",
+            "clusterIP": FIRST, "internalTrafficPolicy": "Cluster", "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "type": "ClusterIP",
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
         },
         "status": {"loadBalancer": {}},
@@ -110,7 +117,7 @@ async fn ensure(
     storage: &Arc<Storage>,
     cluster: &str,
     (table, namespace): (&str, &str),
-    mut object: Value,
+    (mut object, manager): (Value, &str),
     now: &str,
 ) -> Result<(), ApiError> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -125,7 +132,10 @@ async fn ensure(
     if let Some(registry) = storage.registry(cluster)
         && let Some(resource) = registry.by_table(table)
     {
-        managed_fields::update(resource, None, &mut object, MANAGER, None, now);
+        managed_fields::update(resource, None, &mut object, manager, None, now);
+    }
+    if table == SERVICE.0 {
+        allocate(&mut object, &BTreeSet::new());
     }
     object["metadata"]["uid"] = json!(uuid::Uuid::new_v4().to_string());
     object["metadata"]["creationTimestamp"] = json!(now);

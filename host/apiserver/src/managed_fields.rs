@@ -400,6 +400,11 @@ fn lay_out(resource: &Resource, after: &Value, before: &mut Value) {
             before.entry(name).or_insert_with(|| json!({}));
         }
     }
+    if resource.kind == "PodTemplate" {
+        let nothing = json!({"metadata": {}, "spec": {"containers": []}});
+        before.entry("template").or_insert(nothing);
+        return;
+    }
     let (parts, nothing): (&[&str], Value) = match resource.kind.as_str() {
         "Event" if resource.group.is_empty() => (&["source"], json!({})),
         "Event" => (&["deprecatedSource"], json!({})),

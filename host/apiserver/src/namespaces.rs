@@ -89,7 +89,7 @@ async fn finish(storage: &Arc<Storage>, cluster: &str, name: &str, clock: &Clock
     let Some(registry) = storage.registry(cluster) else {
         return Ok(());
     };
-    for (table, objects) in contents(storage, cluster, name) {
+    for (table, objects) in next(contents(storage, cluster, name)) {
         let Some(resource) = registry.by_table(&table) else {
             continue;
         };
@@ -114,7 +114,7 @@ async fn finish(storage: &Arc<Storage>, cluster: &str, name: &str, clock: &Clock
             }
         }
     }
-    let rest = contents(storage, cluster, name);
+    let rest = next(contents(storage, cluster, name));
     let now = stamp(clock());
     background::edit(storage, cluster, ("namespaces", &key), |object| {
         if rest.is_empty() {
@@ -124,6 +124,14 @@ async fn finish(storage: &Arc<Storage>, cluster: &str, name: &str, clock: &Clock
         }
     })
     .await
+}
+
+/// What goes next: pods before all else, so that none runs on without what it was told to obey.
+fn next(mut contents: BTreeMap<String, Vec<Arc<Stored>>>) -> BTreeMap<String, Vec<Arc<Stored>>> {
+    if contents.contains_key("pods") {
+        contents.retain(|table, _| table == "pods");
+    }
+    contents
 }
 
 /// What is in a namespace, by table.

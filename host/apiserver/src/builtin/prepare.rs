@@ -84,6 +84,9 @@ fn containers(object: &mut Value, spec: &str) {
         if container["imagePullPolicy"].is_null() {
             container["imagePullPolicy"] = json!(if is_fixed { "IfNotPresent" } else { "Always" });
         }
+        if container["resources"].is_null() {
+            container["resources"] = json!({});
+        }
         for list in ["limits", "requests"] {
             // Not by index, which would put a null where there is nothing.
             let amounts = container

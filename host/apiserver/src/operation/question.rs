@@ -28,7 +28,7 @@ pub(super) fn ask(call: &Call, body: &Bytes) -> Result<Response<Body>, ApiError>
         may(call, &mut object)?;
     }
     if call.format != Format::Json {
-        let message = "object does not implement the Object interfaces";
+        let message = "only the following media types are accepted: application/json";
         return Err(ApiError::new(
             StatusCode::NOT_ACCEPTABLE,
             "NotAcceptable",
@@ -129,12 +129,13 @@ fn has_metadata(question: &Value) -> bool {
     fields.is_some_and(|fields| fields.keys().any(|name| name != "managedFields"))
 }
 
-/// The parts of a field selector that demand equality; the others only narrow what is seen.
+/// The parts of a field selector that demand equality; the others only narrow what is seen. Only a request, whose path is
+/// read, gets its name from a selector: a question says the name itself.
 fn selected(selector: &Value) -> Vec<(String, String)> {
     let requirements = selector["requirements"].as_array();
     let equality = |one: &Value| {
         let values = one["values"].as_array().filter(|values| values.len() == 1)?;
-        let is_equality = one["operator"] == "In";
+        let is_equality = one["operator"] == "In" && one["key"] != "metadata.name";
         is_equality.then(|| {
             let value = values.first().and_then(Value::as_str).unwrap_or_default();
             (

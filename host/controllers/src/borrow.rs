@@ -1,12 +1,14 @@
 //! Writes loans, and gives them back: each is one write, checked against the copy that it was made from.
 
+use std::collections::BTreeSet;
+
 use hostler_core::loan::{self, Change, Holder, Pointer};
 use hostler_core::scope::{self, Scope};
 use hostler_core::seams::{Availability, Driver, Failure, Machine, Object, ObjectRef, Plan, Reason};
 use hostler_core::view;
 use kube::Api;
 use kube::api::DynamicObject;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::patch;
@@ -56,9 +58,31 @@ pub(crate) async fn write(
     if let Some(merge) = change.merge_patch() {
         return patch::update(api, &name, &version, merge).await;
     }
-    let whole: DynamicObject = serde_json::from_value(change.after().clone())
-        .map_err(|error| Error::Bug(format!("{} has no typed form: {error}", loan::name_of(object))))?;
-    patch::replace(api, &whole).await
+    // Not by a replace: the right to patch is all that the host has on what it borrows.
+    patch::operate(api, &name, &version, operations(object, change.after())).await
+}
+
+/// The parts that a loan can reach, each as a whole where it differs.
+fn operations(before: &Value, after: &Value) -> Vec<Value> {
+    let keys = |object: &Value| -> Vec<String> {
+        object
+            .as_object()
+            .into_iter()
+            .flat_map(|map| map.keys())
+            .filter(|key| !["apiVersion", "kind", "metadata", "status"].contains(&key.as_str()))
+            .map(|key| Pointer::default().child(key).to_string())
+            .collect()
+    };
+    let mut parts: BTreeSet<String> = keys(before).into_iter().chain(keys(after)).collect();
+    parts.extend(["/metadata/labels".to_owned(), "/metadata/annotations".to_owned()]);
+    parts
+        .into_iter()
+        .filter_map(|path| match (before.pointer(&path), after.pointer(&path)) {
+            (before, after) if before == after => None,
+            (_, Some(value)) => Some(json!({ "op": "add", "path": path, "value": value })),
+            (_, None) => Some(json!({ "op": "remove", "path": path })),
+        })
+        .collect()
 }
 
 /// Whether a machine is free but for our own marks.
@@ -169,4 +193,34 @@ fn text(object: &Value, pointer: &str) -> String {
         .and_then(Value::as_str)
         .unwrap_or_default()
         .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_merge_patch_cannot_say_is_said_part_by_part() {
+        let before = json!({"metadata": {"name": "m", "labels": {"a": "b"}, "annotations": {"c": "d"}}, "spec": {"x": {"y": 1}}, "old/1": 1});
+        let after = json!({"metadata": {"name": "m", "labels": {"a": "b"}}, "spec": {"x": {"y": null}}, "status": {"z": 1}});
+        let mut made = before.clone();
+        made["status"] = json!({"z": 1});
+        json_patch(&mut made, &operations(&before, &after));
+        assert_eq!(made, after);
+        assert!(operations(&after, &after).is_empty());
+    }
+
+    /// What the operations mean, for objects.
+    fn json_patch(object: &mut Value, operations: &[Value]) {
+        for one in operations {
+            let path = Pointer::parse(one["path"].as_str().unwrap()).unwrap();
+            let (last, parents) = path.segments().split_last().unwrap();
+            let at = parents.iter().fold(&mut *object, |at, key| &mut at[key]);
+            match one["op"].as_str().unwrap() {
+                "add" => at[last] = one["value"].clone(),
+                "remove" => drop(at.as_object_mut().unwrap().shift_remove(last).unwrap()),
+                other => panic!("{other}"),
+            }
+        }
+    }
 }

@@ -199,7 +199,8 @@ impl World {
                 client: way("tenant"),
                 join_server: "https://192.168.100.2:8443".to_owned(),
                 ca_pem: CA.to_owned(),
-                kubeconfig: String::new(),
+                kubeconfig: None,
+                doubt: None,
             }),
         );
         ctx.stores.ready().await;

@@ -5,11 +5,12 @@ mod real;
 pub(crate) mod rights;
 
 use std::path::Path;
+use std::process::Command;
 
 use hostler_cli::manifests::{Part, Site, parts, rights_table, tenant_part};
 use serde_json::Value;
 
-use crate::harness::root;
+use crate::harness::{hostler, root};
 
 /// Our own plugins' operator files, as they are in the repository.
 const OPERATOR_FILES: &str = "plugins/driver-metal3";
@@ -73,6 +74,40 @@ fn a_site_without_volumes_with_plugins_from_config_maps_is_as_reviewed() {
 #[test]
 fn the_rights_in_a_tenants_api_are_as_reviewed() {
     insta::assert_snapshot!("tenant", shown(&tenant_part("hostler").unwrap().objects));
+}
+
+/// What the command prints is what the library makes; a directory gets the same, file by file, in the order in which it is applied.
+#[test]
+fn the_command_prints_one_stream_or_writes_files() {
+    let plugins = format!("--plugins={}", root().join(OPERATOR_FILES).display());
+    let run = |more: &[&str]| {
+        let output = Command::new(hostler())
+            .arg("manifests")
+            .args(more)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        (String::from_utf8(output.stdout).unwrap(), said)
+    };
+    let (text, said) = run(&[&plugins]);
+    assert_eq!(said, "");
+    let documents: Vec<Value> = text
+        .split("---\n")
+        .filter(|document| !document.is_empty())
+        .map(|document| serde_saphyr::from_str(document).unwrap())
+        .collect();
+    assert_eq!(documents, objects(&[&plugins]));
+    let folder = tempfile::tempdir().unwrap();
+    let out = format!("--out={}", folder.path().display());
+    run(&[&plugins, &out]);
+    let files: Vec<String> = files_below(folder.path()).into_values().collect();
+    assert_eq!(files.concat(), text);
+    let (_, said) = run(&[]);
+    assert!(
+        said.contains("no rights on machines") && said.contains("--plugins DIR"),
+        "{said}"
+    );
 }
 
 /// Who installs the host reads there why each right is wanted.

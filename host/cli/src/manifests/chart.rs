@@ -216,9 +216,8 @@ fn pods(mut object: Value) -> anyhow::Result<Value> {
     template::when(pod, "priorityClassName", "$.Values.priorityClassName", "quote");
     template::when(pod, "imagePullSecrets", "$.Values.imagePullSecrets", "toJson");
     let volumes = pod["volumes"].as_array_mut().context("a pod has volumes")?;
-    let from_maps = super::json(&workload::projected(vec![workload::projection(expression("."))]))?;
+    let mut from_maps = super::json(&workload::projected(vec![workload::projection(expression("."))]))?;
     let from_image = std::mem::replace(&mut volumes[0], line("if $.Values.plugins.configMaps"));
-    let mut from_maps = from_maps;
     let sources = from_maps
         .pointer_mut("/projected/sources")
         .and_then(Value::as_array_mut)

@@ -91,7 +91,7 @@ async fn beat(client: &Client) -> Result<()> {
     .collect();
     let room = json!({"cpu": "16", "memory": "64Gi", "pods": "110", "ephemeral-storage": "100Gi"});
     let status = json!({
-        "apiVersion": "v1", "kind": "Node",
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME},
         "status": {
             "capacity": room, "allocatable": room, "conditions": conditions,
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": NAME}],
@@ -105,7 +105,7 @@ async fn beat(client: &Client) -> Result<()> {
     nodes.patch_status(NAME, &as_node, &Patch::Apply(status)).await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-node-lease");
     let lease = json!({
-        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": NAME},
         "spec": {
             "holderIdentity": NAME, "leaseDurationSeconds": 40,
             "renewTime": now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),

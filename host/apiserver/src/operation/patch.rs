@@ -120,6 +120,12 @@ fn check_options(call: &Call, form: Form) -> Result<(), ApiError> {
 async fn apply_new(call: &Call, parsed: &Value) -> Result<Option<Shown>, ApiError> {
     let (mut object, _) = applied(call, None, parsed)?;
     decode::check_namespace(call, &mut object)?;
+    if metadata::text(&object, "name").is_empty() {
+        let name = &call.target.name;
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        )));
+    }
     decode::check_name(call, &mut object)?;
     metadata::order(&mut object);
     match create::insert(call, object, true).await {

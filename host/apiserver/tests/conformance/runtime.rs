@@ -6,8 +6,12 @@ use std::time::Duration;
 use futures::StreamExt;
 use hostler_apiserver::{Options, Store};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
-use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{
+    Api, DeleteParams, DynamicObject, GroupVersionKind, ListParams, ObjectMeta, Patch, PatchParams,
+    PostParams,
+};
 use kube::core::PartialObjectMeta;
+use kube::discovery::Discovery;
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Resource, ResourceExt};
@@ -140,6 +144,32 @@ async fn a_controller_works_through_hours_of_standing_time() {
                 .unwrap()
                 > 5
         );
+    }
+}
+
+#[tokio::test]
+async fn entries_are_written_once_and_kinds_are_found_by_asking() {
+    let lab = Lab::with(Options::new(Store::Memory));
+    let api: Api<ConfigMap> = Api::default_namespaced(lab.client.clone());
+    let write = PostParams::default();
+    let mut first = api.entry("e").await.unwrap().or_insert(|| map("e"));
+    first.commit(&write).await.unwrap();
+    let mut stale = api.entry("e").await.unwrap().or_insert(|| map("never"));
+    first.get_mut().data = Some([("k".to_owned(), "v".to_owned())].into());
+    first.commit(&write).await.unwrap();
+    stale.get_mut().immutable = Some(true);
+    assert!(stale.commit(&write).await.is_err(), "it was changed meanwhile");
+
+    for found in [
+        Discovery::new(lab.client.clone()).run().await.unwrap(),
+        Discovery::new(lab.client.clone()).run_aggregated().await.unwrap(),
+    ] {
+        assert!(found.has_group("coordination.k8s.io"));
+        let kind = GroupVersionKind::gvk("", "v1", "ConfigMap");
+        let (resource, can) = found.resolve_gvk(&kind).unwrap();
+        assert!(can.supports_operation("patch"));
+        let untyped: Api<DynamicObject> = Api::default_namespaced_with(lab.client.clone(), &resource);
+        assert_eq!(untyped.get("e").await.unwrap().data["data"], json!({"k": "v"}));
     }
 }
 

@@ -29,7 +29,10 @@ use crate::{Access, Condition, Owner};
         .message("a tenant's name is a DNS label: at most 63 lower-case letters, digits and '-', without dots")
 )]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!(has(self.template) && has(self.templateRef))")
+// What is in a template is not all listed, so the server cannot tell that it has not changed: the rule lets a tenant pass that had both before.
+#[x_kube(validation = Rule::new("!(has(self.template) && has(self.templateRef)) || \
+        (oldSelf.hasValue() && has(oldSelf.value().template) && has(oldSelf.value().templateRef))")
+    .optional_old_self(true)
     .message("template and templateRef exclude each other; remove one of them")
     .field_path(".templateRef"))]
 // On the whole spec: a rule on the field alone does not see it taken away, and then set anew.

@@ -94,7 +94,7 @@ fn logs(tenant: &Kubectl) {
 }
 
 fn waiting(tenant: &Kubectl) {
-    let why = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: 0/2 nodes are available: 2 Preemption is \
+    let why = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is \
                not helpful for scheduling.";
     let told = tenant.shell("kubectl describe pod gpu-too-big | tail -2").out;
     let told: Vec<&str> = told

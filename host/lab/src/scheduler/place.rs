@@ -62,7 +62,7 @@ pub(crate) fn place<'a>(pod: &Pod, places: &'a [Place<'a>]) -> Result<&'a str, S
             "0/{} nodes are available: pod affinity terms conflict.",
             places.len()
         );
-        return Err(format!("{why} {}", preemption(pod, places, &BTreeMap::new())));
+        return Err(format!("{why} {}", afterwards(pod, places, &BTreeMap::new())));
     }
     let mut refused = BTreeMap::new();
     let mut fitting = Vec::new();
@@ -91,7 +91,7 @@ pub(crate) fn place<'a>(pod: &Pod, places: &'a [Place<'a>]) -> Result<&'a str, S
         *counts.entry(reason).or_default() += 1;
     }
     let all = sentence(places.len(), counts);
-    Err(format!("{all} {}", preemption(pod, places, &refused)))
+    Err(format!("{all} {}", afterwards(pod, places, &refused)))
 }
 
 /// `0/2 nodes are available: 1 Insufficient cpu, 1 node(s) were unschedulable.`
@@ -102,6 +102,15 @@ fn sentence<'s>(nodes: usize, counts: impl IntoIterator<Item = (&'s str, usize)>
         .collect();
     parts.sort();
     format!("0/{nodes} nodes are available: {}.", parts.join(", "))
+}
+
+/// What the real scheduler adds when no node was found: there are no claims for devices whose devices could be freed, and what
+/// preemption could do.
+fn afterwards(pod: &Pod, places: &[Place<'_>], refused: &BTreeMap<&str, Unfit>) -> String {
+    format!(
+        "no new claims to deallocate, {}",
+        preemption(pod, places, refused)
+    )
 }
 
 /// What the real scheduler would say about making room by ending others. This one never does.
@@ -350,7 +359,7 @@ mod tests {
     #[case::gpu_too_big(
         cards(5),
         Err(
-            "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: 0/2 nodes are \
+            "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/2 nodes are \
         available: 2 Preemption is not helpful for scheduling."
         )
     )]
@@ -364,22 +373,22 @@ mod tests {
     #[case::each_node_for_a_reason_of_its_own(
         json!({"nodeSelector": {"workload": "cpu"}, "containers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}),
         "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match Pod's node affinity/selector. \
-         preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+         no new claims to deallocate, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
     )]
     #[case::a_node_for_several(
         json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": "64", "memory": "1Ti"}}}]}),
-        "0/2 nodes are available: 2 Insufficient cpu, 2 Insufficient memory. preemption: 0/2 nodes are available: 2 \
+        "0/2 nodes are available: 2 Insufficient cpu, 2 Insufficient memory. no new claims to deallocate, preemption: 0/2 nodes are available: 2 \
          Preemption is not helpful for scheduling."
     )]
     #[case::nodes_that_are_not_named(
         json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
             {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["elsewhere"]}]}]}}}}),
-        "0/2 nodes are available: 2 node(s) didn't satisfy plugin(s) [NodeAffinity]. preemption: 0/2 nodes are available: \
+        "0/2 nodes are available: 2 node(s) didn't satisfy plugin(s) [NodeAffinity]. no new claims to deallocate, preemption: 0/2 nodes are available: \
          2 Preemption is not helpful for scheduling."
     )]
     #[case::with_no_wish_to_preempt(
         json!({"preemptionPolicy": "Never", "nodeSelector": {"workload": "none"}}),
-        "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector. preemption: not eligible due to \
+        "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: not eligible due to \
          preemptionPolicy=Never."
     )]
     #[case::what_is_not_read(
@@ -407,7 +416,7 @@ mod tests {
         assert_eq!(placed(&pod(cards(1)), &full).as_deref(), Ok("bare-metal-2"));
         assert_eq!(
             placed(&pod(cards(2)), &full).unwrap_err(),
-            "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. preemption: 0/1 nodes are available: 1 No preemption \
+            "0/1 nodes are available: 1 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/1 nodes are available: 1 No preemption \
              victims found for incoming pod."
         );
         let urgent = pod(

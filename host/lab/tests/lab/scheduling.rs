@@ -125,7 +125,7 @@ async fn pods_go_where_they_fit_and_wait_until_something_changes() {
     cluster.is_on("three", "gpu").await;
     cluster.pod("two", cards(2)).await;
     cluster
-        .waits("two", "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: 0/2 nodes are available: 1 No \
+        .waits("two", "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/2 nodes are available: 1 No \
             preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling.")
         .await;
     // Room is made by another pod's end, and by a node's growth.

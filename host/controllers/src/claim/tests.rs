@@ -68,6 +68,22 @@ async fn a_claim_becomes_a_node_and_its_machine_comes_back_as_it_was() {
     host.kill().await;
 }
 
+/// A null that stands as a value cannot be written by a merge patch, and the host has no right to replace what it borrows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_null_that_stood_on_a_machine_stands_there_again() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": null})).await;
+    let before = world.machine("m1").await;
+    assert!(before.pointer("/spec/online").is_some_and(Value::is_null));
+    let host = world.start(Mood::Honest, ENDLESS).await;
+    world.claim("one-aaaaa", &machine).await;
+    world.phase("one-aaaaa", "Available").await;
+    world.delete_claim("one-aaaaa").await;
+    world.gone("one-aaaaa").await;
+    assert_eq!(essence(&world.machine("m1").await), essence(&before));
+    host.kill().await;
+}
+
 /// The host hears of every change late, so it acts on old news all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_host_that_hears_late_gives_every_machine_back() {

@@ -4,7 +4,7 @@
 //! It knows what people know: the tenant's object and its namespace. The address that machines join leads to the cluster.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::real::{AT_TENANTS, Real};
 use super::stack::PLATFORM;
@@ -26,8 +27,9 @@ use crate::kubernetes::ADMINISTRATOR;
 /// Between two looks for something that somebody else is about to make.
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// One tenant's cluster.
-struct Installed {
+/// One tenant: ends what is done for it, and where its kubeconfig is.
+struct Order {
+    ended: CancellationToken,
     cluster: String,
     kubeconfig: PathBuf,
 }
@@ -35,24 +37,42 @@ struct Installed {
 /// Installs and uninstalls until it is dropped.
 pub(super) async fn run(real: Arc<Real>, network: Network, tenants: PathBuf) {
     let client = real.administrator(PLATFORM);
-    let mut installed: BTreeMap<String, Installed> = BTreeMap::new();
+    let mut orders: BTreeMap<String, Order> = BTreeMap::new();
     let all: Api<VirtualClusterInstance> = Api::all(client.clone());
     let mut events = pin!(watch(all, watcher::Config::default()).default_backoff());
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::InitApply(tenant) | Event::Apply(tenant)) => {
                 let uid = tenant.uid().unwrap_or_default();
-                if tenant.metadata.deletion_timestamp.is_none() && !installed.contains_key(&uid) {
-                    let one = install(&real, &client, &network, &tenants, &tenant).await;
-                    installed.insert(uid, one);
+                if tenant.metadata.deletion_timestamp.is_none() && !orders.contains_key(&uid) {
+                    let place = Place::of(&tenant);
+                    let order = Order {
+                        ended: CancellationToken::new(),
+                        cluster: place.cluster.clone(),
+                        kubeconfig: tenants
+                            .join(&place.project)
+                            .join(format!("{}.kubeconfig", place.name)),
+                    };
+                    let work = install(
+                        real.clone(),
+                        client.clone(),
+                        network.clone(),
+                        order.kubeconfig.clone(),
+                        place,
+                    );
+                    // Tenants are not kept waiting for each other.
+                    tokio::spawn(order.ended.clone().run_until_cancelled_owned(work));
+                    orders.insert(uid, order);
                 }
             }
             Ok(Event::Delete(tenant)) => {
                 let uid = tenant.uid().unwrap_or_default();
-                network.release(&uid);
-                if let Some(one) = installed.remove(&uid) {
-                    real.uninstall(&one.cluster);
-                    drop(std::fs::remove_file(one.kubeconfig));
+                if let Some(order) = orders.remove(&uid) {
+                    order.ended.cancel();
+                    network.release(&uid);
+                    real.uninstall(&order.cluster);
+                    // Where nothing was installed, there is none.
+                    drop(std::fs::remove_file(order.kubeconfig));
                 }
             }
             Ok(Event::Init | Event::InitDone) | Err(_) => {}
@@ -60,68 +80,79 @@ pub(super) async fn run(real: Arc<Real>, network: Network, tenants: PathBuf) {
     }
 }
 
-async fn install(
-    real: &Arc<Real>,
-    client: &Client,
-    network: &Network,
-    tenants: &Path,
-    tenant: &VirtualClusterInstance,
-) -> Installed {
-    let (name, uid) = (tenant.name_any(), tenant.uid().unwrap_or_default());
-    let namespace = tenant.namespace().unwrap_or_default();
-    let project = names::project_of(&namespace).unwrap_or_default().to_owned();
-    let place = &tenant.spec.cluster_ref;
-    let virtual_cluster = text(
-        place.as_ref().and_then(|place| place.virtual_cluster.clone()),
-        &name,
-    );
-    let short: String = uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
-    let cluster = format!("{virtual_cluster}-{short}");
-    real.install(&cluster).await;
-    let url = real.url(&cluster);
+/// Where a tenant's control plane is to be.
+struct Place {
+    uid: String,
+    name: String,
+    project: String,
+    /// Name of the control plane.
+    virtual_cluster: String,
+    /// Its namespace on the platform.
+    namespace: String,
+    /// What the cluster is called in this process.
+    cluster: String,
+    endpoint: Option<String>,
+}
+
+impl Place {
+    fn of(tenant: &VirtualClusterInstance) -> Self {
+        let (name, uid) = (tenant.name_any(), tenant.uid().unwrap_or_default());
+        let namespace = tenant.namespace().unwrap_or_default();
+        let project = names::project_of(&namespace).unwrap_or_default().to_owned();
+        let asked = tenant.spec.cluster_ref.clone();
+        let virtual_cluster = text(asked.as_ref().and_then(|one| one.virtual_cluster.clone()), &name);
+        let short: String = uid.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
+        Self {
+            cluster: format!("{virtual_cluster}-{short}"),
+            namespace: text(
+                asked.and_then(|one| one.namespace),
+                &format!("loft-{project}-v-{name}"),
+            ),
+            endpoint: endpoint(tenant),
+            uid,
+            name,
+            project,
+            virtual_cluster,
+        }
+    }
+}
+
+async fn install(real: Arc<Real>, client: Client, network: Network, kubeconfig: PathBuf, place: Place) {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    // The namespace is the host's to make; where it is another tenant's, nothing is installed for this one.
+    loop {
+        match namespaces.get_opt(&place.namespace).await {
+            Ok(Some(found)) if found.labels().get(names::TENANT_UID) == Some(&place.uid) => break,
+            Ok(_) => tokio::time::sleep(MOMENT).await,
+            Err(_) => return, // the world has ended
+        }
+    }
+    let cluster = &place.cluster;
+    real.install(cluster).await;
+    let url = real.url(cluster);
     let mut addresses = vec![url.trim_start_matches("https://").to_owned()];
-    addresses.extend(endpoint(tenant));
+    addresses.extend(place.endpoint);
     for address in addresses {
         // An address of another tenant stays that one's; machines of this one then find nobody there.
-        drop(network.bind(&address, &uid, url.parse().unwrap()));
+        drop(network.bind(&address, &place.uid, url.parse().unwrap()));
     }
-    let kubeconfig = tenants.join(&project).join(format!("{name}.kubeconfig"));
     std::fs::create_dir_all(kubeconfig.parent().unwrap()).unwrap();
-    std::fs::write(&kubeconfig, real.kubeconfig(&cluster, ADMINISTRATOR).unwrap()).unwrap();
-    let host_namespace = text(
-        place.as_ref().and_then(|place| place.namespace.clone()),
-        &format!("loft-{project}-v-{name}"),
-    );
+    std::fs::write(&kubeconfig, real.kubeconfig(cluster, ADMINISTRATOR).unwrap()).unwrap();
+    let name = format!("vc-{}", place.virtual_cluster);
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret",
-        "metadata": {"name": format!("vc-{virtual_cluster}"), "namespace": host_namespace},
-        "stringData": {"config": real.kubeconfig(&cluster, AT_TENANTS).unwrap()},
+        "metadata": {"name": name, "namespace": place.namespace},
+        "stringData": {"config": real.kubeconfig(cluster, AT_TENANTS).unwrap()},
     });
-    let client = client.clone();
-    // The namespace is the host's to make; other tenants are not kept waiting for it.
-    tokio::spawn(async move {
-        let namespaces: Api<Namespace> = Api::all(client.clone());
-        let secrets: Api<Secret> = Api::namespaced(client, &host_namespace);
-        let name = secret["metadata"]["name"].as_str().unwrap().to_owned();
-        let params = PatchParams::apply("installer").force();
-        loop {
-            let theirs = match namespaces.get_opt(&host_namespace).await {
-                Ok(Some(found)) => found.labels().get(names::TENANT_UID) == Some(&uid),
-                Ok(None) => false,
-                Err(_) => return, // the world has ended
-            };
-            if theirs
-                && secrets
-                    .patch(&name, &params, &Patch::Apply(&secret))
-                    .await
-                    .is_ok()
-            {
-                return;
-            }
-            tokio::time::sleep(MOMENT).await;
-        }
-    });
-    Installed { cluster, kubeconfig }
+    let secrets: Api<Secret> = Api::namespaced(client, &place.namespace);
+    let params = PatchParams::apply("installer").force();
+    while secrets
+        .patch(&name, &params, &Patch::Apply(&secret))
+        .await
+        .is_err()
+    {
+        tokio::time::sleep(MOMENT).await;
+    }
 }
 
 /// `controlPlane.endpoint` of a tenant's values.

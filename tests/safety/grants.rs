@@ -164,10 +164,10 @@ async fn types_stay_in_their_provider() {
     );
     let host = world.host().await;
     tenant(&world).await;
-    // Somebody else's type of the same full name stays as it is.
+    // A type of the same full name that somebody else made stays as it is.
     let taken = json!({
         "apiVersion": "management.loft.sh/v1", "kind": "NodeType", "metadata": {"name": "late.server"},
-        "spec": {"providerRef": "other", "displayName": "mine"},
+        "spec": {"providerRef": "late", "displayName": "mine"},
     });
     stage::apply(&world, &taken).await;
     let before = stage::read(&world, "NodeType", None, "late.server")

@@ -46,8 +46,11 @@ fn repeated(schema: &Schema, list: &[Value], path: &Path<'_>, found: &mut Vec<Ca
             ListType::Atomic => return,
             ListType::Set => item.clone(),
             ListType::Map(keys) => {
+                // A refusal shows them in the order of their names.
+                let mut keys: Vec<_> = keys.iter().collect();
+                keys.sort_unstable();
                 let part = |key: &String| Some((key.clone(), item.get(key)?.clone()));
-                Value::Object(keys.iter().filter_map(part).collect::<Map<_, _>>())
+                Value::Object(keys.into_iter().filter_map(part).collect::<Map<_, _>>())
             }
         };
         if !seen.insert(canonical(&identity)) {

@@ -18,7 +18,9 @@ pub(super) async fn log(call: &Call) -> Result<Response<Body>, ApiError> {
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     if node.is_empty() {
         // As the real server has it: who runs nowhere has said nothing.
-        return Ok(text_answer(StatusCode::OK, ""));
+        let mut nothing = text_answer(StatusCode::NO_CONTENT, "");
+        nothing.headers_mut().remove(http::header::CONTENT_TYPE);
+        return Ok(nothing);
     }
     let found = call.storage.get(&call.cluster, "nodes", &Key::new("", node));
     let found = found.ok_or_else(|| ApiError::not_found("", "nodes", node))?;

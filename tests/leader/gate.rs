@@ -110,8 +110,7 @@ impl Gate {
     pub(super) async fn release(&self) -> u16 {
         self.parts.released.send_replace(true);
         let mut late = self.parts.late.subscribe();
-        let status = *late.wait_for(|status| *status > 0).await.unwrap();
-        status
+        *late.wait_for(|status| *status > 0).await.unwrap()
     }
 
     /// Writes that arrived here so far.

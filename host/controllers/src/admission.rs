@@ -73,7 +73,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
                 let counting = counting.clone();
                 async move {
                     let work = reconcile(claim.clone(), ctx.clone(), counting);
-                    turn::of(&ctx, NAME, claim.as_ref(), work).await
+                    Box::pin(turn::of(&ctx, NAME, claim.as_ref(), work)).await
                 }
             },
             |claim: Arc<api::NodeClaim>, error: &Error, ctx| {

@@ -43,7 +43,8 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         {}
         again = false;
         for node_type in ctx.stores.node_types.state() {
-            if let Err(error) = turn::of(&ctx, "capacity", node_type.as_ref(), report(&ctx, &node_type)).await {
+            if let Err(error) = turn::of(&ctx, "capacity", node_type.as_ref(), report(&ctx, &node_type)).await
+            {
                 // The next change brings the newer object; a conflict is only a cache that lags.
                 tracing::debug!(node_type = node_type.name_any(), error = %error, "capacity not written");
                 again = true;

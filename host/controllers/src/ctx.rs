@@ -348,12 +348,7 @@ impl Ctx {
 
     /// The client of a tenant's API, on its own way: fenced and counted, in none of the platform's places.
     pub(crate) fn of_tenant(&self, client: &Client) -> Client {
-        let way = Way::new(
-            requests::TENANT,
-            self.fence.clone(),
-            self.metrics.clone(),
-            None,
-        );
+        let way = Way::new(requests::TENANT, self.fence.clone(), self.metrics.clone(), None);
         requests::through(client, way)
     }
 
@@ -384,7 +379,11 @@ impl Ctx {
                 .or_default() += 1;
         }
         for provider in self.stores.providers.state() {
-            let holdings = provider.meta().uid.as_deref().and_then(|uid| self.machines.of(uid));
+            let holdings = provider
+                .meta()
+                .uid
+                .as_deref()
+                .and_then(|uid| self.machines.of(uid));
             for entry in holdings.iter().flat_map(|holdings| holdings.machines.values()) {
                 let state = match &entry.machine {
                     Ok(None) => continue,

@@ -68,7 +68,7 @@ async fn requests(shared: Arc<Shared>, stop: CancellationToken) {
         .run(
             |request: Arc<CertificateSigningRequest>, shared: Arc<Shared>| async move {
                 let work = reconcile(request.clone(), shared.clone());
-                turn::of(&shared.ctx, NAME, request.as_ref(), work).await
+                Box::pin(turn::of(&shared.ctx, NAME, request.as_ref(), work)).await
             },
             |request: Arc<CertificateSigningRequest>, error: &Error, shared: Arc<Shared>| {
                 tracing::debug!(request = request.name_any(), error = %error, "join turn failed");

@@ -281,7 +281,7 @@ impl Leadership {
             Ok(_) => tracing::info!(lease = self.election.name, "the lease is given up"),
             // It ends by itself.
             Err(error) => {
-                tracing::warn!(lease = self.election.name, error = %error, "the lease was not given up")
+                tracing::warn!(lease = self.election.name, error = %error, "the lease was not given up");
             }
         }
     }

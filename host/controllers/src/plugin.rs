@@ -46,7 +46,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             .flatten()
             .is_some()
         {}
-        let shown = turn::over_all(&ctx, "plugin", show(&ctx)).await;
+        let shown = Box::pin(turn::over_all(&ctx, "plugin", show(&ctx))).await;
         let retained = retain(&ctx, &mut kept).await;
         again = false;
         for result in [shown, retained] {

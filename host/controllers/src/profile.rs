@@ -96,7 +96,7 @@ async fn tenant_nodes(ctx: Arc<Ctx>, api: Arc<TenantApi>, stop: CancellationToke
         .run(
             |node: Arc<Node>, tenant: Arc<Tenant>| async move {
                 let work = node::reconcile(node.clone(), tenant.clone());
-                turn::of(&tenant.ctx, NAME, node.as_ref(), work).await
+                Box::pin(turn::of(&tenant.ctx, NAME, node.as_ref(), work)).await
             },
             |node: Arc<Node>, error: &Error, tenant: Arc<Tenant>| {
                 tracing::debug!(node = node.name_any(), error = %error, "profile turn failed");

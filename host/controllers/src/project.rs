@@ -48,7 +48,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .run(
             |project: Arc<api::Project>, ctx: Arc<Ctx>| async move {
                 let work = reconcile(project.clone(), ctx.clone());
-                turn::of(&ctx, NAME, project.as_ref(), work).await
+                Box::pin(turn::of(&ctx, NAME, project.as_ref(), work)).await
             },
             |project: Arc<api::Project>, error: &Error, ctx| {
                 tracing::warn!(project = project.name_any(), error = %error, "project turn failed");

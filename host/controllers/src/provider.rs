@@ -67,7 +67,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
                 let (tasks, stop) = (tasks.clone(), stop.clone());
                 async move {
                     let work = reconcile(provider.clone(), ctx.clone(), tasks, stop);
-                    turn::of(&ctx, NAME, provider.as_ref(), work).await
+                    Box::pin(turn::of(&ctx, NAME, provider.as_ref(), work)).await
                 }
             },
             |provider: Arc<api::NodeProvider>, error: &Error, ctx| {

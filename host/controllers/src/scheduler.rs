@@ -53,7 +53,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             .flatten()
             .is_some()
         {}
-        while let Err(error) = turn::over_all(&ctx, "scheduler", turn(&ctx)).await {
+        while let Err(error) = Box::pin(turn::over_all(&ctx, "scheduler", turn(&ctx))).await {
             failures = failures.saturating_add(1);
             tracing::warn!(error = %error, "scheduling turn failed; trying again");
             let wait = hostler_core::retry::delay(error.class(), failures, rand::random());

@@ -118,7 +118,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
                 let secrets = secrets.clone();
                 async move {
                     let work = reconcile(tenant.clone(), ctx.clone(), secrets);
-                    turn::of(&ctx, NAME, tenant.as_ref(), work).await
+                    Box::pin(turn::of(&ctx, NAME, tenant.as_ref(), work)).await
                 }
             },
             |tenant: Arc<api::VirtualClusterInstance>, error: &Error, ctx| {

@@ -64,7 +64,7 @@ pub(crate) async fn each(
                 Running { api, stop }
             });
         }
-    }    // One that is left by itself, because a stream ended, must not be waited for in vain.
+    } // One that is left by itself, because a stream ended, must not be waited for in vain.
     for known in running.values() {
         known.stop.cancel();
     }

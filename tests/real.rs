@@ -17,7 +17,9 @@ use crate::harness::{World, eventually};
 /// The tenant's administrator, once its cluster is there.
 async fn tenant(world: &World, name: &str) -> Client {
     eventually(&format!("a cluster for {name}"), || async {
-        world.tenant(name).ok_or_else(|| format!("{:?}", world.stack.clusters()))
+        world
+            .tenant(name)
+            .ok_or_else(|| format!("{:?}", world.stack.clusters()))
     })
     .await
 }

@@ -1,8 +1,10 @@
-//! Processes of `hostler run` are killed one after the other, on the way out and on the way back; each time the one that stood by goes on.
+//! Processes of `hostler run` are killed one after the other, on the way out and on the way back, or stopped for longer than their lease;
+//! each time the one that stood by goes on.
 
 use hostler_api::names;
 use kube::ResourceExt;
 use kube::api::ListParams;
+use rstest::rstest;
 use serde_json::Value;
 
 use crate::crashes::{all_available, claims, delete_tenant, free_hosts, nothing_left, phase};
@@ -126,4 +128,65 @@ async fn hosts_that_are_killed_one_after_the_other_leave_the_work_to_the_next() 
     history.is_clean(&world).await;
     history.names_are_exclusive();
     drop(pair);
+}
+
+#[rstest]
+#[case::as_claims_are_made(|sight: &Sight| sight.claims > 0)]
+#[case::as_machines_are_taken(|sight: &Sight| sight.lent > 0)]
+#[case::as_nodes_join(|sight: &Sight| sight.provisioned > 0)]
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs real clusters: make real"]
+async fn a_leader_that_sleeps_longer_than_its_lease_does_no_harm_when_it_wakes(
+    #[case] far: fn(&Sight) -> bool,
+) {
+    let world = World::new().await;
+    let history = History::of(&world.client);
+    let mut first = start(&world, 0);
+    eventually("the first one leads", || async {
+        let said = first.said();
+        if said.contains("this host leads") {
+            Ok(())
+        } else {
+            Err(said)
+        }
+    })
+    .await;
+    let second = start(&world, 1);
+    world.example().await;
+    let before = free_hosts(&world).await;
+    world.apply_file("examples/01-lab/tenant.yaml").await;
+    eventually("it has come so far", || async {
+        let sight = sight(&world).await?;
+        if far(&sight) {
+            Ok(())
+        } else {
+            Err(format!("{} claims, {} lent", sight.claims, sight.lent))
+        }
+    })
+    .await;
+    first.signal("STOP");
+    eventually("the second one leads", || async {
+        let said = second.said();
+        if said.contains("this host leads") {
+            Ok(())
+        } else {
+            Err(said)
+        }
+    })
+    .await;
+    all_available(&world).await;
+    first.signal("CONT");
+    let ended = eventually("the first one sees that it was deposed, and ends", || {
+        std::future::ready(first.ended().ok_or_else(|| "it runs".to_owned()))
+    })
+    .await;
+    assert_eq!(ended.code(), Some(1), "{}", first.said());
+    all_available(&world).await;
+    assert_eq!(history.claims().len(), 2, "no claim was made twice");
+    delete_tenant(&world, "one").await;
+    nothing_left(&world).await;
+    assert_eq!(free_hosts(&world).await, before, "byte for byte as they were");
+    history.is_clean(&world).await;
+    history.names_are_exclusive();
+    drop(second);
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use super::stage::{self, Dump, Told};
+use crate::harness::stack::is_real;
 use crate::harness::{World, fixtures};
 
 /// Where a refusal is told.
@@ -307,7 +308,9 @@ fn is_the_hosts_own(change: &str, plays: &[Play]) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_plan_out_of_scope_is_rejected_whole_and_told() {
-    let plays: Vec<Play> = REFUSED
+    // On real clusters each fifth is a sample: what is refused is refused before the API is asked.
+    let refused: Vec<_> = REFUSED.iter().step_by(if is_real() { 5 } else { 1 }).collect();
+    let plays: Vec<Play> = refused
         .iter()
         .enumerate()
         .map(|(number, (plan, at, ..))| Play::new(number, plan, at))
@@ -315,7 +318,7 @@ async fn every_plan_out_of_scope_is_rejected_whole_and_told() {
     let world = theatre(&plays).await;
     let host = world.host().await;
     raise(&world, &plays).await;
-    for (play, (_, _, on, reason, _)) in plays.iter().zip(REFUSED) {
+    for (play, (_, _, on, reason, _)) in plays.iter().zip(&refused) {
         match on {
             On::Claim => {
                 stage::until(
@@ -336,7 +339,7 @@ async fn every_plan_out_of_scope_is_rejected_whole_and_told() {
         )
         .await;
     }
-    for (play, (_, _, on, reason, part)) in plays.iter().zip(REFUSED) {
+    for (play, (_, _, on, reason, part)) in plays.iter().zip(&refused) {
         let (object, condition) = match on {
             On::Provider => (("NodeProvider", None, play.provider()), "Initialized"),
             On::Claim => (("NodeClaim", Some(play.namespace()), play.claim()), "Provisioned"),

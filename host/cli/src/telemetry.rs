@@ -47,7 +47,7 @@ pub(crate) fn to_file(path: &std::path::Path) -> anyhow::Result<()> {
         .append(true)
         .open(path)
         .with_context(|| format!("log file {} cannot be opened", path.display()))?;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(USUAL));
     drop(
         tracing_subscriber::fmt()
             .with_env_filter(filter)

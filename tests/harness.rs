@@ -229,7 +229,9 @@ impl World {
 
     /// Makes an address of the rack lead to a tenant's API somewhere else.
     pub(crate) fn lead(&self, address: &str, to: &str) {
-        self.network.bind(address, "elsewhere", to.parse().unwrap()).unwrap();
+        self.network
+            .bind(address, "elsewhere", to.parse().unwrap())
+            .unwrap();
     }
 
     fn run(

@@ -25,7 +25,8 @@ static UID: LazyLock<Regex> =
 static TIME: LazyLock<Regex> = LazyLock::new(|| pattern(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"));
 static DATE: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d \w{3} \d{4} \d\d:\d\d:\d\d [+-]\d{4}"));
-static AGE: LazyLock<Regex> = LazyLock::new(|| pattern(r"(<invalid>|\b(\d+h)?(\d+m)?\d+s\b|\b\d+[dy](\d+[dh])?\b)"));
+static AGE: LazyLock<Regex> =
+    LazyLock::new(|| pattern(r"(<invalid>|\b(\d+h)?(\d+m)?\d+s\b|\b\d+[dy](\d+[dh])?\b)"));
 static DIGEST: LazyLock<Regex> = LazyLock::new(|| pattern("SHA256=[0-9a-f]{64}"));
 static STAMP: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? [+-]\d{4}"));

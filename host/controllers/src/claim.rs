@@ -71,7 +71,13 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             move |claim, ctx| {
                 let kinds = kinds.clone();
                 async move {
-                    Box::pin(turn::of(&ctx, NAME, claim.as_ref(), reconcile(&claim, &ctx, &kinds))).await
+                    Box::pin(turn::of(
+                        &ctx,
+                        NAME,
+                        claim.as_ref(),
+                        reconcile(&claim, &ctx, &kinds),
+                    ))
+                    .await
                 }
                 .boxed()
             },

@@ -14,8 +14,8 @@ pub mod metrics;
 pub mod patch;
 pub mod requests;
 pub mod retries;
-pub mod turn;
 pub mod rights;
+pub mod turn;
 pub mod watched;
 
 mod admission;

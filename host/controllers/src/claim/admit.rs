@@ -91,7 +91,9 @@ impl Turn<'_> {
                     // Whose it is, the next turn's read says: a host that led until now may have made it for this very claim.
                     Created::Exists => {
                         let name = &boot_ref.object.name;
-                        return Err(Error::Busy(format!("Secret {namespace}/{name} appeared meanwhile")));
+                        return Err(Error::Busy(format!(
+                            "Secret {namespace}/{name} appeared meanwhile"
+                        )));
                     }
                 }
             }

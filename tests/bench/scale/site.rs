@@ -76,7 +76,15 @@ impl Site {
             let target = server.url(&named(number), &base).parse()?;
             network.bind(&endpoint(number), &named(number), target)?;
         }
-        let lab = Lab::start(client.clone(), network.clone(), Options::instant(), stop.clone());
+        let lab = Lab::start(
+            client.clone(),
+            network.clone(),
+            Options {
+                pods: false,
+                ..Options::instant()
+            },
+            stop.clone(),
+        );
         let site = Self {
             platform,
             client,

@@ -25,8 +25,9 @@ static UID: LazyLock<Regex> =
 static TIME: LazyLock<Regex> = LazyLock::new(|| pattern(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"));
 static DATE: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"(Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d \w{3} \d{4} \d\d:\d\d:\d\d [+-]\d{4}"));
-static AGE: LazyLock<Regex> =
-    LazyLock::new(|| pattern(r"(<invalid>|\b(\d+h)?(\d+m)?\d+s\b|\b\d+[dy](\d+[dh])?\b)"));
+static AGE: LazyLock<Regex> = LazyLock::new(|| pattern(r"(<invalid>|\b(\d+h)?(\d+m)?\d+s\b)"));
+/// An age that changes at midnight; alone, since uids hold such letters too.
+static DAYS: LazyLock<Regex> = LazyLock::new(|| pattern(r"(^|\s)\d+[dy](\d+[dh])?(\s|$)"));
 static DIGEST: LazyLock<Regex> = LazyLock::new(|| pattern("SHA256=[0-9a-f]{64}"));
 static STAMP: LazyLock<Regex> =
     LazyLock::new(|| pattern(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? [+-]\d{4}"));
@@ -134,10 +135,11 @@ fn is_number(text: &str) -> bool {
 
 fn mask_cell(cell: &Value, names: &Names) -> Value {
     match cell {
-        Value::String(text) => AGE
-            .replace_all(&mask_text(text, names), "(age)")
-            .into_owned()
-            .into(),
+        Value::String(text) => {
+            let text = mask_text(text, names);
+            let text = AGE.replace_all(&text, "(age)");
+            DAYS.replace_all(&text, "$1(age)$3").into_owned().into()
+        }
         other => mask(other, names),
     }
 }
@@ -173,6 +175,7 @@ pub(crate) fn mask_output(text: &str, names: &Names) -> Value {
         let line = COUNTED.replace_all(&line, "$1(number)");
         let line = FILE.replace_all(&line, "(file)");
         let line = AGE.replace_all(&line, "(age)");
+        let line = DAYS.replace_all(&line, "$1(age)$3");
         let line = GAP.replace_all(&line, "  ");
         Value::String(mask_text(line.trim_end(), names))
     });
@@ -252,6 +255,15 @@ fn kept_values_uids_times_and_versions_are_masked_and_nothing_else() {
         "at": "(time)", "message": "stays 17",
     });
     assert_eq!(mask(&value, &names), expected);
+}
+
+#[test]
+fn ages_in_days_are_masked_and_uids_are_left_whole() {
+    let masked = mask_output(
+        "332d  Warning  ec66d362-9534-4d45-883d-ca912bc7a98c\n2y12d",
+        &Names::new(),
+    );
+    assert_eq!(masked, serde_json::json!(["(age)  Warning  (uid)", "(age)"]));
 }
 
 #[test]

@@ -59,9 +59,8 @@ impl Options {
             match name.as_str() {
                 "container" => container.clone_from(value),
                 "follow" | "previous" | "timestamps" => {
-                    if !matches!(value.to_ascii_lowercase().as_str(), "" | "0" | "false") {
-                        query.push(format!("{name}=true"));
-                    }
+                    let off = matches!(value.to_ascii_lowercase().as_str(), "" | "0" | "false");
+                    query.extend((!off).then(|| format!("{name}=true")));
                 }
                 "tailLines" | "limitBytes" | "sinceSeconds" => {
                     let number: i64 = value

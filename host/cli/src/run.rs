@@ -119,7 +119,7 @@ async fn prepare(client: &Client, probes: &Probes, install: bool) -> anyhow::Res
 }
 
 async fn wait(probes: &Probes, looks: &mut u32, what: &str, why: &str) {
-    if *looks % TELL == 0 {
+    if looks.is_multiple_of(TELL) {
         tracing::warn!(why, "waiting for {what}");
     }
     *looks += 1;

@@ -1,7 +1,11 @@
 //! `make scale`: 100 tenants with 20 machines each, as Markdown. The platform is a real API server, the tenants' APIs are embedded ones in
 //! this process, the machines are simulated here too; what is measured is a `hostler run` beside them, from outside.
 
-#![allow(clippy::print_stdout, reason = "the report is the output")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the report is the output, and how far it is goes beside it"
+)]
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{nodes, tenant};
 use crate::crashes::{all_available, free_hosts};
-use crate::harness::World;
+use crate::harness::{World, eventually};
 
 /// One request in an audit log.
 struct Asked {
@@ -80,8 +80,21 @@ async fn a_machine_joins_by_its_token_the_hosts_approval_and_the_controllers_sig
     }
     assert_eq!(by_node.len(), 2, "one token for one node: {by_node:?}");
 
-    let log = world.stack.audit_log("one").unwrap();
-    let log = audited(&log);
+    // A lease comes after the first report, and the log is written behind the answers.
+    let log = eventually("leases of both nodes in the audit log", || async {
+        let log = audited(&world.stack.audit_log("one").unwrap());
+        let has_lease = |name: &String| {
+            let node = format!("system:node:{name}");
+            log.iter()
+                .any(|asked| asked.user == node && asked.what == "leases" && asked.code < 300)
+        };
+        if machines.keys().all(has_lease) {
+            Ok(log)
+        } else {
+            Err(format!("{} requests", log.len()))
+        }
+    })
+    .await;
     for name in machines.keys() {
         let node = format!("system:node:{name}");
         let done = |verb: &str, what: &str| {
@@ -113,10 +126,17 @@ async fn a_machine_joins_by_its_token_the_hosts_approval_and_the_controllers_sig
     assert!(strangers.is_empty(), "{strangers:?}");
 
     let tokens: Api<Secret> = Api::namespaced(tenant, "kube-system");
-    let tokens = tokens
-        .list(&ListParams::default().fields("type=bootstrap.kubernetes.io/token"))
-        .await
-        .unwrap();
-    assert_eq!(tokens.items.len(), 0, "tokens of nodes that have joined are gone");
+    eventually("tokens of nodes that have joined are gone", || async {
+        let left = tokens
+            .list(&ListParams::default().fields("type=bootstrap.kubernetes.io/token"))
+            .await
+            .map_err(|error| error.to_string())?;
+        if left.items.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{} are left", left.items.len()))
+        }
+    })
+    .await;
     host.stop().await;
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -23,7 +24,8 @@ struct Asked {
     code: u64,
 }
 
-fn audited(log: &str) -> Vec<Asked> {
+/// What was asked since a moment: the cluster may have served another test before.
+fn audited(log: &str, since: Timestamp) -> Vec<Asked> {
     let text = |value: &Value, pointer: &str| {
         value
             .pointer(pointer)
@@ -33,6 +35,10 @@ fn audited(log: &str) -> Vec<Asked> {
     };
     log.lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter(|event| {
+            let received = text(event, "/requestReceivedTimestamp").parse::<Timestamp>();
+            received.is_ok_and(|received| received >= since)
+        })
         .map(|event| {
             let resource = text(&event, "/objectRef/resource");
             let what = match text(&event, "/objectRef/subresource").as_str() {
@@ -53,6 +59,7 @@ fn audited(log: &str) -> Vec<Asked> {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real clusters: make real"]
 async fn a_machine_joins_by_its_token_the_hosts_approval_and_the_controllers_signature() {
+    let begun = Timestamp::now();
     let world = World::new().await;
     let host = world.host().await;
     world.example().await;
@@ -82,7 +89,7 @@ async fn a_machine_joins_by_its_token_the_hosts_approval_and_the_controllers_sig
 
     // A lease comes after the first report, and the log is written behind the answers.
     let log = eventually("leases of both nodes in the audit log", || async {
-        let log = audited(&world.stack.audit_log("one").unwrap());
+        let log = audited(&world.stack.audit_log("one").unwrap(), begun);
         let has_lease = |name: &String| {
             let node = format!("system:node:{name}");
             log.iter()

@@ -31,6 +31,19 @@ async fn hand_to_kwok(tenant: &Client, node: &str) {
         .patch(node, &PatchParams::default(), &Patch::Merge(&mark))
         .await
         .unwrap();
+    eventually(&format!("kwok takes the lease of {node}"), || async {
+        let (holder, _) = lease(tenant, node).await?;
+        if holder != node {
+            return Ok(());
+        }
+        // The kubelet's next heartbeat was faster, and kwok keeps away from what another holds.
+        leases
+            .delete(node, &DeleteParams::default())
+            .await
+            .map_err(|error| error.to_string())?;
+        Err("its kubelet has it again".to_owned())
+    })
+    .await;
 }
 
 /// Who holds a node's lease, and since when.

@@ -31,19 +31,6 @@ async fn hand_to_kwok(tenant: &Client, node: &str) {
         .patch(node, &PatchParams::default(), &Patch::Merge(&mark))
         .await
         .unwrap();
-    eventually(&format!("kwok takes the lease of {node}"), || async {
-        let (holder, _) = lease(tenant, node).await?;
-        if holder != node {
-            return Ok(());
-        }
-        // The kubelet's next heartbeat was faster, and kwok keeps away from what another holds.
-        leases
-            .delete(node, &DeleteParams::default())
-            .await
-            .map_err(|error| error.to_string())?;
-        Err("its kubelet has it again".to_owned())
-    })
-    .await;
 }
 
 /// Who holds a node's lease, and since when.
@@ -81,10 +68,11 @@ async fn the_seeds_four_pods_go_where_the_seed_says() {
             "{taints:?}"
         );
     }
-    world.stack.start_kwok("one");
     for node in ["bare-metal-1", "bare-metal-2"] {
         hand_to_kwok(&tenant, node).await;
     }
+    // Started last: a node that is marked while kwok starts falls between its list and its watch.
+    world.stack.start_kwok("one");
     all_available(&world).await;
     for (name, node) in nodes(&tenant, 2).await {
         assert_eq!(

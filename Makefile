@@ -80,7 +80,7 @@ bench: plugins
 scale: plugins
 	@tests/kubernetes/beside check
 	$(CARGO) build --release -p hostler-cli
-	$(CARGO) bench --profile dev -p hostler-tests --bench scale
+	$(CARGO) bench -p hostler-tests --bench scale
 
 fmt:
 	$(CARGO) fmt --all --check

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -10,7 +11,8 @@ use anyhow::{Context as _, Result};
 
 /// Runs `$@` until it ends, or until a line comes on standard input, or until that ends: the kernel closes it when the test
 /// ends, however it ends; then nobody else removes the folder. (A signal at the parent's death would follow the thread that
-/// started the process, not the test.)
+/// started the process, not the test. A signal to the test's whole group would end this before it can end the program: so it is in a
+/// group of its own.)
 const GUARD: &str = r#"exec 3<&0
 folder=$1; shift
 "$@" 3<&- </dev/null & child=$!
@@ -45,6 +47,7 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(output.try_clone()?)
             .stderr(output)
+            .process_group(0)
             .spawn()
             .with_context(|| format!("start of {name}"))?;
         let pipe = guard.stdin.take();
@@ -59,6 +62,15 @@ impl Process {
     /// Name of the program.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The program's process, once it runs.
+    pub(crate) fn id(&self) -> Option<u32> {
+        let guard = self.guard.id();
+        let children = std::fs::read_to_string(format!("/proc/{guard}/task/{guard}/children")).ok()?;
+        let mut ids = children.split_whitespace().filter_map(|id| id.parse().ok());
+        // The other child is the shell that watches the pipe.
+        ids.find(|id| command(*id) != command(guard))
     }
 
     /// The end of its log, if it ended.
@@ -82,7 +94,83 @@ impl Drop for Process {
     }
 }
 
+/// Name of a process's program.
+fn command(id: u32) -> Option<String> {
+    std::fs::read_to_string(format!("/proc/{id}/comm")).ok()
+}
+
 /// A port that nobody listens on at this moment.
 pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// Where the child below writes the id of its program.
+    const FOLDER: &str = "HOSTLER_TEST_GUARD_FOLDER";
+
+    #[test]
+    #[ignore = "started, and ended, by the test below"]
+    fn holds_a_program() {
+        let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
+            return;
+        };
+        let script = format!(
+            "trap '' TERM; echo $$ > {0}/new; mv {0}/new {0}/id; while :; do sleep 0.1; done",
+            folder.display()
+        );
+        let kept = folder.join("kept");
+        std::fs::create_dir(&kept).unwrap();
+        let held = Process::start(
+            Path::new("sh"),
+            &["-c".to_owned(), script],
+            &kept,
+            &folder.join("log"),
+        );
+        std::thread::sleep(Duration::from_secs(600));
+        drop(held);
+    }
+
+    #[test]
+    fn a_program_that_hears_no_signal_goes_with_the_test_also_when_its_whole_group_is_told_to_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut test = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--ignored",
+                "--exact",
+                "kubernetes::process::tests::holds_a_program",
+            ])
+            .env(FOLDER, folder.path())
+            .process_group(0)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let id = wait_for(|| std::fs::read_to_string(folder.path().join("id")).ok());
+        let program = Path::new("/proc").join(id.trim());
+        assert!(program.exists());
+        let group = format!("-{}", test.id());
+        let told = Command::new("kill")
+            .args(["-TERM", "--", &group])
+            .status()
+            .unwrap();
+        assert!(told.success());
+        assert!(!test.wait().unwrap().success());
+        wait_for(|| (!program.exists()).then_some(()));
+        wait_for(|| (!folder.path().join("kept").exists()).then_some(()));
+    }
+
+    fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "not within a minute");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }

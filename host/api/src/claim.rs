@@ -219,6 +219,14 @@ pub struct Ref {
     pub name: String,
 }
 
+impl NodeClaim {
+    /// The place that the scheduler gave it, if it did.
+    #[must_use]
+    pub fn machine(&self) -> Option<&MachineRef> {
+        self.status.as_ref()?.machine.as_ref()
+    }
+}
+
 /// An object that the host made for a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OwnedRef {

@@ -6,18 +6,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
-use tower::Service;
 
 /// Time between two readings of the configuration while the credentials are refused: every request asks for one.
 const REFUSED: Duration = Duration::from_secs(2);
@@ -58,7 +55,12 @@ pub(crate) fn renewing(first: Config, kubeconfig: Option<PathBuf>) -> anyhow::Re
         kubeconfig,
         known: Mutex::new(known),
     };
-    Ok(Client::new(Way(Arc::new(renewing)), namespace))
+    let renewing = Arc::new(renewing);
+    let service = tower::service_fn(move |request| {
+        let renewing = renewing.clone();
+        async move { renewing.send(request).await }
+    });
+    Ok(Client::new(service, namespace))
 }
 
 /// The client that is used now.
@@ -118,24 +120,6 @@ impl Renewing {
             }
             answer => answer,
         }
-    }
-}
-
-#[derive(Clone)]
-struct Way(Arc<Renewing>);
-
-impl Service<Request<Body>> for Way {
-    type Response = Response<Body>;
-    type Error = kube::Error;
-    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let renewing = self.0.clone();
-        Box::pin(async move { renewing.send(request).await })
     }
 }
 

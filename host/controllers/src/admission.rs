@@ -5,9 +5,11 @@
 //! # Guarantees
 //! The finalizer is on the claim before it can be accepted. A claim that holds a machine is not judged here any more.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use futures::{StreamExt, stream};
+use futures::stream::{self, BoxStream};
+use futures::StreamExt;
 use hostler_api as api;
 use hostler_api::claim::ProfileChoice;
 use hostler_api::conditions::{self, Fact, phase};
@@ -19,6 +21,7 @@ use hostler_core::verdict;
 use kube::api::ListParams;
 use kube::runtime::Controller;
 use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 use tokio::sync::Mutex;
@@ -28,6 +31,7 @@ use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::judge::{self, Admission, Node};
 use crate::retries::steadily;
+use crate::watched;
 use crate::{patch, turn};
 
 const NAME: &str = "admission";
@@ -37,35 +41,38 @@ const ACCEPTED: &str = "Accepted";
 /// Runs until `stop`.
 pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
     let stores = &ctx.stores;
+    let by_name = stream::select_all([
+        // A claim that lost its machine is judged anew, should it have changed since it was accepted.
+        stores
+            .claims
+            .subscribe_to(|claim| (watched::stated(claim), claim.machine().is_some())),
+        woken(&ctx, stores.projects.restated(), |project, claim| {
+            claim.meta().namespace.as_deref().and_then(names::project_of) == Some(&project.name)
+        }),
+        woken(&ctx, stores.tenants.restated(), |tenant, claim| {
+            claim.spec.vcluster_ref.as_ref() == Some(&tenant.name) && claim.meta().namespace == tenant.namespace
+        }),
+        woken(&ctx, stores.providers.restated(), |provider, claim| {
+            claim.spec.provider_ref == provider.name
+        }),
+        woken(&ctx, stores.node_types.restated(), |changed, claim| {
+            claim.spec.type_ref.as_ref() == Some(&changed.name)
+        }),
+        woken(&ctx, freed(&ctx), |gone, claim| {
+            claim.meta().namespace == gone.namespace && !admission::counts(claim)
+        }),
+    ]);
     let anything = stream::select_all([
-        stores.projects.subscribe().map(drop).boxed(),
-        stores.tenants.subscribe().map(drop).boxed(),
-        stores.providers.subscribe().map(drop).boxed(),
-        stores.profiles.subscribe().map(drop).boxed(),
-        stores.images.subscribe().map(drop).boxed(),
-        stores.ssh_keys.subscribe().map(drop).boxed(),
-        stores.environments.subscribe().map(drop).boxed(),
+        stores.profiles.restated().map(drop).boxed(),
+        stores.images.restated().map(drop).boxed(),
+        stores.ssh_keys.restated().map(drop).boxed(),
+        stores.environments.restated().map(drop).boxed(),
         crate::plugins_changed(ctx.plugins.clone(), stop.clone()),
     ]);
-    let types = stores.node_types.subscribe().flat_map({
-        let ctx = ctx.clone();
-        move |changed| {
-            let named: Vec<_> = ctx
-                .stores
-                .claims
-                .state()
-                .iter()
-                .filter(|claim| claim.spec.type_ref.as_deref() == Some(&changed.name) && !is_bound(claim))
-                .map(|claim| kube::runtime::reflector::ObjectRef::from_obj(claim.as_ref()))
-                .collect();
-            stream::iter(named)
-        }
-    });
     // Quotas are counted one claim after the other: two that are judged side by side would both be the last one that fits.
     let counting = Arc::new(Mutex::new(()));
     Controller::for_stream(stream::pending(), stores.claims.store())
-        .reconcile_on(stores.claims.subscribe())
-        .reconcile_on(types.boxed())
+        .reconcile_on(by_name)
         .reconcile_all_on(anything)
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(
@@ -87,21 +94,56 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .await;
 }
 
-fn is_bound(claim: &api::NodeClaim) -> bool {
-    claim
-        .status
-        .as_ref()
-        .is_some_and(|status| status.machine.is_some())
+/// Claims without a machine that a change concerns.
+fn woken<K>(
+    ctx: &Arc<Ctx>,
+    changes: BoxStream<'static, ObjectRef<K>>,
+    concerns: impl Fn(&ObjectRef<K>, &api::NodeClaim) -> bool + Send + 'static,
+) -> BoxStream<'static, ObjectRef<api::NodeClaim>>
+where
+    K: Resource<DynamicType = ()> + 'static,
+{
+    let claims = ctx.stores.claims.store();
+    changes
+        .flat_map(move |changed| {
+            let mut named = claims.state();
+            named.retain(|claim| claim.machine().is_none() && concerns(&changed, claim));
+            stream::iter(named).map(|claim| ObjectRef::from_obj(claim.as_ref()))
+        })
+        .boxed()
+}
+
+/// Claims that no longer count against any quota: there may be room for one that was refused.
+fn freed(ctx: &Ctx) -> BoxStream<'static, ObjectRef<api::NodeClaim>> {
+    let store = ctx.stores.claims.store();
+    let mut counted = HashSet::new();
+    ctx.stores
+        .claims
+        .subscribe()
+        .filter(move |name| {
+            let counts = store.get(name).is_some_and(|claim| admission::counts(&claim));
+            let freed = if counts {
+                counted.insert(name.clone());
+                false
+            } else {
+                counted.remove(name)
+            };
+            std::future::ready(freed)
+        })
+        .boxed()
 }
 
 async fn reconcile(claim: Arc<api::NodeClaim>, ctx: Arc<Ctx>, counting: Arc<Mutex<()>>) -> Result<Action> {
-    if claim.meta().deletion_timestamp.is_some() || is_bound(&claim) {
+    if claim.meta().deletion_timestamp.is_some() || claim.machine().is_some() {
         return Ok(Action::await_change());
+    }
+    if ctx.stores.claims.is_behind(&claim) {
+        return Ok(Action::requeue(watched::BEHIND));
     }
     let namespace = claim.namespace().unwrap_or_default();
     let claims: Api<api::NodeClaim> = Api::namespaced(ctx.client.clone(), &namespace);
     let tenant = judge::tenant_of(&ctx, &claim);
-    if mark(&claims, &claim, tenant.as_deref()).await? {
+    if mark(&ctx, &claims, &claim, tenant.as_deref()).await? {
         return Ok(Action::await_change());
     }
     let project =
@@ -132,6 +174,7 @@ async fn reconcile(claim: Arc<api::NodeClaim>, ctx: Arc<Ctx>, counting: Arc<Mute
 
 /// Puts on what every claim carries: the finalizer, and whose it is. True when something was written.
 async fn mark(
+    ctx: &Ctx,
     claims: &Api<api::NodeClaim>,
     claim: &api::NodeClaim,
     tenant: Option<&api::VirtualClusterInstance>,
@@ -152,13 +195,9 @@ async fn mark(
         return Ok(false);
     }
     let version = claim.resource_version().unwrap_or_default();
-    patch::update(
-        claims,
-        &claim.name_any(),
-        &version,
-        json!({ "metadata": metadata }),
-    )
-    .await?;
+    let change = json!({ "metadata": metadata });
+    let marked = patch::update(claims, &claim.name_any(), &version, change).await?;
+    ctx.stores.claims.wrote(&marked);
     Ok(true)
 }
 
@@ -286,7 +325,7 @@ async fn report(
     if *status == before {
         return Ok(());
     }
-    patch::replace_status(claims, &next).await?;
+    ctx.stores.claims.wrote(&patch::replace_status(claims, &next).await?);
     if told.as_deref() == Some(fact.reason) {
         return Ok(());
     }

@@ -61,13 +61,7 @@ async fn report(ctx: &Ctx, node_type: &api::NodeType) -> Result<()> {
         .claims
         .state()
         .iter()
-        .filter(|claim| {
-            claim
-                .status
-                .as_ref()
-                .and_then(|status| status.machine.as_ref())
-                .is_some_and(|one| one.type_ref == name)
-        })
+        .filter(|claim| claim.machine().is_some_and(|one| one.type_ref == name))
         .count();
     let claimed = i64::try_from(claimed).unwrap_or(i64::MAX);
     let holdings = node_type

@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
-use futures::{FutureExt, StreamExt};
+use futures::{FutureExt, Stream, StreamExt};
 use hostler_api as api;
 use hostler_api::NodeClaimStatus;
 use hostler_api::claim::FrozenOrder;
-use hostler_api::names::CLAIM_FINALIZER;
+use hostler_api::names::{CLAIM_FINALIZER, TENANT_UID};
 use hostler_core::lifecycle::{self, State, Step};
 use hostler_core::loan::Holder;
 use hostler_core::order;
@@ -37,13 +37,12 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::json;
-use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::control_plane::TenantApi;
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
-use crate::{patch, turn};
+use crate::{patch, turn, watched};
 use kinds::Kinds;
 
 const NAME: &str = "claim.lifecycle";
@@ -62,9 +61,10 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .reconcile_on(by_enrollment(&ctx))
         .reconcile_on(by_provider(&ctx))
         .reconcile_on(by_tenant(&ctx))
-        .reconcile_all_on(ctx.stores.images.subscribe().map(drop))
-        .reconcile_all_on(ctx.stores.environments.subscribe().map(drop))
-        .reconcile_all_on(crate::generations(ctx.tenants.subscribe()))
+        .reconcile_on(by_tenant_api(&ctx))
+        .reconcile_on(by_node(&ctx))
+        .reconcile_all_on(ctx.stores.images.restated().map(drop))
+        .reconcile_all_on(ctx.stores.environments.restated().map(drop))
         .reconcile_all_on(crate::plugins_changed(ctx.plugins.clone(), stop.clone()))
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(
@@ -93,6 +93,9 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
 }
 
 async fn reconcile(claim: &Arc<api::NodeClaim>, ctx: &Ctx, kinds: &Kinds) -> Result<Action> {
+    if ctx.stores.claims.is_behind(claim) {
+        return Ok(Action::requeue(watched::BEHIND));
+    }
     let mut claim = api::NodeClaim::clone(claim);
     if claim.meta().deletion_timestamp.is_some() {
         // What is cleaned up is decided from what the claim says now, not from what a watch that is behind remembers.
@@ -183,7 +186,8 @@ impl<'a> Turn<'a> {
         finalizers.push(CLAIM_FINALIZER.to_owned());
         let version = self.claim.resource_version().unwrap_or_default();
         let change = json!({ "metadata": { "finalizers": finalizers } });
-        patch::update(&self.claims(), &self.claim.name_any(), &version, change).await?;
+        let guarded = patch::update(&self.claims(), &self.claim.name_any(), &version, change).await?;
+        self.ctx.stores.claims.wrote(&guarded);
         Ok(Action::await_change())
     }
 
@@ -266,44 +270,43 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// Claims whose machine has changed.
-fn by_machine(ctx: &Arc<Ctx>) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
+/// Claims that a change concerns.
+fn named<T: 'static>(
+    ctx: &Ctx,
+    changes: impl Stream<Item = T> + Send + 'static,
+    concerns: impl Fn(&T, &api::NodeClaim) -> bool + Send + 'static,
+) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
     let store = ctx.stores.claims.store();
-    let changes = stream::unfold(ctx.machines.changes(), |mut changes| async move {
-        match changes.recv().await {
-            Ok(name) => Some((Some(name), changes)),
-            // Behind: which ones were missed is not known, so all are looked at.
-            Err(broadcast::error::RecvError::Lagged(_)) => Some((None, changes)),
-            Err(broadcast::error::RecvError::Closed) => None,
-        }
-    });
-    let named = move |name: Option<ObjectRef>| {
-        let claims = store.state().into_iter().filter(move |claim| {
-            let machine = claim
-                .status
-                .as_ref()
-                .and_then(|status| status.machine.as_ref()?.object.as_ref());
-            machine.is_some_and(|machine| {
-                name.as_ref()
-                    .is_none_or(|name| order::object_ref(machine) == *name)
-            })
-        });
-        stream::iter(
-            claims
-                .map(|claim| reflector::ObjectRef::from_obj(claim.as_ref()))
-                .collect::<Vec<_>>(),
-        )
-    };
-    changes.flat_map(named).boxed()
+    changes
+        .flat_map(move |changed| {
+            let mut claims = store.state();
+            claims.retain(|claim| concerns(&changed, claim));
+            stream::iter(claims).map(|claim| reflector::ObjectRef::from_obj(claim.as_ref()))
+        })
+        .boxed()
 }
 
-/// Claims whose enrollment has changed: a node joined, or became ready.
-fn by_enrollment(ctx: &Arc<Ctx>) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
+/// Claims whose machine has changed.
+fn by_machine(ctx: &Ctx) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
+    named(ctx, crate::told(ctx.machines.changes()), |changed, claim| {
+        let machine = claim.machine().and_then(|machine| machine.object.as_ref());
+        machine.is_some_and(|machine| {
+            changed
+                .as_ref()
+                .is_none_or(|changed| order::is_ref_to(machine, changed))
+        })
+    })
+}
+
+/// Claims whose enrollment has changed: it is reserved with its token, its node joined, or became ready. One that is made only to get
+/// its token in the next write wakes nobody: the turn that makes it is not over.
+fn by_enrollment(ctx: &Ctx) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
     let store = ctx.stores.enrollments.store();
     let named = move |name: reflector::ObjectRef<api::Enrollment>| {
-        let claim = store
+        let reserved = store
             .get(&name)
-            .and_then(|enrollment| enrollment.spec.claim.clone());
+            .filter(|found| found.status.as_ref().is_some_and(|status| status.token_id.is_some()));
+        let claim = reserved.and_then(|found| found.spec.claim.clone());
         let namespace = name.namespace.unwrap_or_default();
         std::future::ready(claim.map(|claim| reflector::ObjectRef::new(&claim.name).within(&namespace)))
     };
@@ -311,34 +314,34 @@ fn by_enrollment(ctx: &Arc<Ctx>) -> BoxStream<'static, reflector::ObjectRef<api:
 }
 
 /// Claims of a provider that has changed.
-fn by_provider(ctx: &Arc<Ctx>) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
-    let store = ctx.stores.claims.store();
-    let named = move |provider: reflector::ObjectRef<api::NodeProvider>| {
-        let claims = store
-            .state()
-            .into_iter()
-            .filter(move |claim| claim.spec.provider_ref == provider.name);
-        stream::iter(
-            claims
-                .map(|claim| reflector::ObjectRef::from_obj(claim.as_ref()))
-                .collect::<Vec<_>>(),
-        )
-    };
-    ctx.stores.providers.subscribe().flat_map(named).boxed()
+fn by_provider(ctx: &Ctx) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
+    named(ctx, ctx.stores.providers.restated(), |provider, claim| {
+        claim.spec.provider_ref == provider.name
+    })
 }
 
 /// Claims of a tenant that has changed: its pools may be others now.
-fn by_tenant(ctx: &Arc<Ctx>) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
-    let store = ctx.stores.claims.store();
-    let named = move |tenant: reflector::ObjectRef<api::VirtualClusterInstance>| {
-        let claims = store.state().into_iter().filter(move |claim| {
-            claim.spec.vcluster_ref.as_ref() == Some(&tenant.name) && claim.namespace() == tenant.namespace
-        });
-        stream::iter(
-            claims
-                .map(|claim| reflector::ObjectRef::from_obj(claim.as_ref()))
-                .collect::<Vec<_>>(),
-        )
-    };
-    ctx.stores.tenants.subscribe().flat_map(named).boxed()
+fn by_tenant(ctx: &Ctx) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
+    named(ctx, ctx.stores.tenants.restated(), |tenant, claim| {
+        claim.spec.vcluster_ref.as_ref() == Some(&tenant.name) && claim.meta().namespace == tenant.namespace
+    })
+}
+
+/// Claims of a tenant whose API has come or gone, and those that were ordered for it.
+fn by_tenant_api(ctx: &Ctx) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
+    named(ctx, crate::told(ctx.tenants.changes()), |changed, claim| {
+        let Some(uid) = changed else { return true };
+        let order = claim.status.as_ref().and_then(|status| status.order.as_ref());
+        claim.labels().get(TENANT_UID) == Some(uid)
+            || order.is_some_and(|order| order.tenant_uid.as_ref() == Some(uid))
+    })
+}
+
+/// The claim whose node has changed.
+fn by_node(ctx: &Ctx) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
+    named(ctx, crate::told(ctx.nodes.changes()), |changed, claim| {
+        let Some(changed) = changed else { return true };
+        let node = claim.status.as_ref().and_then(|status| status.node_name.as_ref());
+        node == Some(&changed.node) && claim.labels().get(TENANT_UID) == Some(&changed.tenant)
+    })
 }

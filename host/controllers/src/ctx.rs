@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::core::PartialObjectMeta;
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, broadcast};
 use tokio_util::sync::CancellationToken;
 
 use crate::control_plane::{ControlPlane, TenantApi};
@@ -23,6 +23,7 @@ use crate::metrics::{Census, Metrics};
 use crate::requests::{self, Way};
 use crate::retries::Retries;
 use crate::tenant::ReadValues;
+use crate::tenant::nodes::Nodes;
 use crate::turn::Turns;
 use crate::watched::Watched;
 
@@ -155,15 +156,18 @@ pub struct TenantApis {
     online: RwLock<HashMap<String, Arc<TenantApi>>>,
     /// Tenants that this process has looked for, with whatever end.
     looked: RwLock<HashSet<String>>,
-    changes: watch::Sender<u64>,
+    changes: broadcast::Sender<String>,
 }
+
+/// Changed tenants held for a reader that is behind.
+const BACKLOG: usize = 1024;
 
 impl Default for TenantApis {
     fn default() -> Self {
         Self {
             online: RwLock::default(),
             looked: RwLock::default(),
-            changes: watch::Sender::new(0),
+            changes: broadcast::Sender::new(BACKLOG),
         }
     }
 }
@@ -188,7 +192,7 @@ impl TenantApis {
                 .write()
                 .expect("no holder panics")
                 .insert(uid.to_owned());
-            self.changes.send_modify(|generation| *generation += 1);
+            self.tell(uid);
         }
     }
 
@@ -205,7 +209,7 @@ impl TenantApis {
             .write()
             .expect("no holder panics")
             .insert(uid.to_owned(), tenant);
-        self.changes.send_modify(|generation| *generation += 1);
+        self.tell(uid);
     }
 
     /// Takes a tenant off.
@@ -217,8 +221,13 @@ impl TenantApis {
             .remove(uid)
             .is_some()
         {
-            self.changes.send_modify(|generation| *generation += 1);
+            self.tell(uid);
         }
+    }
+
+    fn tell(&self, uid: &str) {
+        // No reader is no error: the map itself is the state.
+        drop(self.changes.send(uid.to_owned()));
     }
 
     /// How many there are.
@@ -227,9 +236,9 @@ impl TenantApis {
         self.online.read().expect("no holder panics").len()
     }
 
-    /// Tells of each change.
+    /// uids of tenants that came or went; a reader that falls behind gets an error and should look at everything.
     #[must_use]
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
+    pub fn changes(&self) -> broadcast::Receiver<String> {
         self.changes.subscribe()
     }
 }
@@ -282,6 +291,8 @@ pub struct Ctx {
     pub stores: Stores,
     /// Tenants' APIs.
     pub tenants: TenantApis,
+    /// Tenants' nodes.
+    pub(crate) nodes: Nodes,
     /// What providers hold.
     pub machines: Machines,
     /// Events.
@@ -339,6 +350,7 @@ impl Ctx {
             clock,
             settings,
             tenants: TenantApis::default(),
+            nodes: Nodes::default(),
             machines: Machines::default(),
             retries: Retries::new(metrics.clone()),
             metrics,

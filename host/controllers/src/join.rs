@@ -4,8 +4,9 @@
 //! The use of a token is written to its Enrollment, against its resourceVersion, before the request is approved: of two requests with one
 //! token at most one gets a certificate. Nothing is denied on the word of a cache that may be behind: records and claims are read anew first.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, stream};
 use hostler_api as api;
@@ -18,6 +19,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::ListParams;
 use kube::runtime::Controller;
 use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
 use kube::{Api, Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
@@ -33,15 +35,13 @@ use crate::{patch, turn};
 const NAME: &str = "join";
 /// Namespace of bootstrap tokens, in a tenant.
 const TOKENS: &str = "kube-system";
+/// Wait before a used token that could not be taken away is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// Runs until `stop`.
 pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
     online::each(ctx, stop, |ctx, tenant, stop| {
-        let shared = Arc::new(Shared {
-            ctx,
-            tenant,
-            cleaned: Mutex::default(),
-        });
+        let shared = Arc::new(Shared { ctx, tenant });
         async move {
             tokio::join!(requests(shared.clone(), stop.clone()), used_tokens(shared, stop));
         }
@@ -54,8 +54,6 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
 struct Shared {
     ctx: Arc<Ctx>,
     tenant: Arc<TenantApi>,
-    /// uids of Enrollments whose token is gone.
-    cleaned: Mutex<HashSet<String>>,
 }
 
 async fn requests(shared: Arc<Shared>, stop: CancellationToken) {
@@ -88,17 +86,21 @@ async fn reconcile(request: Arc<CertificateSigningRequest>, shared: Arc<Shared>)
     if join::judge(&request, &[]) == Decision::Ignore {
         return Ok(Action::await_change());
     }
-    let Some((namespace, records)) = live(ctx, &shared.tenant.uid).await? else {
+    let Some(namespace) = namespace_of(ctx, &shared.tenant.uid) else {
         return Ok(Action::await_change());
     };
-    let seen: Vec<&api::Enrollment> = records.iter().collect();
+    let mut records = named(ctx, &namespace, &shared.tenant.uid, &request).await?;
+    if matches!(join::judge(&request, &refs(&records)), Decision::Deny { .. }) {
+        records = all_living(ctx, &namespace, &shared.tenant.uid).await?;
+    }
+    let seen = refs(&records);
     let all: Api<api::Enrollment> = Api::namespaced(ctx.client.clone(), &namespace);
     let requests: Api<CertificateSigningRequest> = Api::all(shared.tenant.client.clone());
-    let named = |name: &str| records.iter().find(|record| record.name_any() == name);
+    let called = |name: &str| records.iter().find(|record| record.name_any() == name);
     match join::judge(&request, &seen) {
         Decision::Ignore => {}
         Decision::Join { enrollment } => {
-            let record = named(&enrollment).ok_or_else(|| Error::Bug(format!("no record {enrollment}")))?;
+            let record = called(&enrollment).ok_or_else(|| Error::Bug(format!("no record {enrollment}")))?;
             note(ctx, &all, record, &request).await?;
             patch::decide(
                 &requests,
@@ -134,7 +136,7 @@ async fn reconcile(request: Arc<CertificateSigningRequest>, shared: Arc<Shared>)
                 code = reason.code,
                 "a request to join was denied"
             );
-            if let Some(record) = enrollment.as_deref().and_then(named) {
+            if let Some(record) = enrollment.as_deref().and_then(called) {
                 tell(ctx, &all, record, &reason).await;
             }
         }
@@ -143,15 +145,49 @@ async fn reconcile(request: Arc<CertificateSigningRequest>, shared: Arc<Shared>)
     Ok(Action::await_change())
 }
 
-/// The tenant's namespace and the records of nodes that may join: theirs and their claims' deletion has not begun. Read anew.
-async fn live(ctx: &Ctx, tenant: &str) -> Result<Option<(String, Vec<api::Enrollment>)>> {
+fn namespace_of(ctx: &Ctx, tenant: &str) -> Option<String> {
     let tenants = ctx.stores.tenants.state();
-    let Some(owner) = tenants.iter().find(|one| one.uid().as_deref() == Some(tenant)) else {
-        return Ok(None);
+    let owner = tenants.iter().find(|one| one.meta().uid.as_deref() == Some(tenant))?;
+    owner.namespace()
+}
+
+fn refs(records: &[api::Enrollment]) -> Vec<&api::Enrollment> {
+    records.iter().collect()
+}
+
+/// The record that a request is good for as far as the cache knows, read anew, if it lives.
+async fn named(
+    ctx: &Ctx,
+    namespace: &str,
+    tenant: &str,
+    request: &CertificateSigningRequest,
+) -> Result<Vec<api::Enrollment>> {
+    let mut known = ctx.stores.enrollments.state();
+    known.retain(|record| record.spec.tenant.uid == tenant);
+    let known: Vec<&api::Enrollment> = known.iter().map(AsRef::as_ref).collect();
+    let (Decision::Join { enrollment } | Decision::Renew { enrollment }) = join::judge(request, &known)
+    else {
+        return Ok(Vec::new());
     };
-    let namespace = owner.namespace().unwrap_or_default();
-    let records: Api<api::Enrollment> = Api::namespaced(ctx.client.clone(), &namespace);
-    let claims: Api<api::NodeClaim> = Api::namespaced(ctx.client.clone(), &namespace);
+    let records: Api<api::Enrollment> = Api::namespaced(ctx.client.clone(), namespace);
+    let found = patch::within(
+        format!("reading Enrollment {enrollment}"),
+        records.get_opt(&enrollment),
+    )
+    .await?;
+    let mut claims = Vec::new();
+    if let Some(claim) = found.as_ref().and_then(|record| record.spec.claim.as_ref()) {
+        let all: Api<api::NodeClaim> = Api::namespaced(ctx.client.clone(), namespace);
+        let doing = format!("reading NodeClaim {}", claim.name);
+        claims.extend(patch::within(doing, all.get_opt(&claim.name)).await?);
+    }
+    Ok(living(tenant, found.into_iter().collect(), &claims))
+}
+
+/// The records of a tenant's nodes that may join, all read anew.
+async fn all_living(ctx: &Ctx, namespace: &str, tenant: &str) -> Result<Vec<api::Enrollment>> {
+    let records: Api<api::Enrollment> = Api::namespaced(ctx.client.clone(), namespace);
+    let claims: Api<api::NodeClaim> = Api::namespaced(ctx.client.clone(), namespace);
     let everything = ListParams::default();
     let (records, claims) = tokio::try_join!(
         patch::within(
@@ -160,18 +196,21 @@ async fn live(ctx: &Ctx, tenant: &str) -> Result<Option<(String, Vec<api::Enroll
         ),
         patch::within(format!("listing claims in {namespace}"), claims.list(&everything)),
     )?;
-    let living = |named: &api::enrollment::NamedUid| {
-        claims.items.iter().any(|claim| {
+    Ok(living(tenant, records.items, &claims.items))
+}
+
+/// Those whose own and whose claim's deletion has not begun.
+fn living(tenant: &str, records: Vec<api::Enrollment>, claims: &[api::NodeClaim]) -> Vec<api::Enrollment> {
+    let lives = |named: &api::enrollment::NamedUid| {
+        claims.iter().any(|claim| {
             claim.uid().as_ref() == Some(&named.uid) && claim.meta().deletion_timestamp.is_none()
         })
     };
-    let live = records
-        .items
+    records
         .into_iter()
         .filter(|record| record.spec.tenant.uid == tenant && record.meta().deletion_timestamp.is_none())
-        .filter(|record| record.spec.claim.as_ref().is_none_or(living))
-        .collect();
-    Ok(Some((namespace, live)))
+        .filter(|record| record.spec.claim.as_ref().is_none_or(lives))
+        .collect()
 }
 
 /// Writes down which request uses the token, before it is approved.
@@ -193,7 +232,7 @@ async fn note(
         None,
         ctx.clock.now(),
     );
-    patch::replace_status(all, &next).await?;
+    ctx.stores.enrollments.wrote(&patch::replace_status(all, &next).await?);
     Ok(())
 }
 
@@ -255,30 +294,38 @@ async fn take_token(shared: &Shared, id: &str) -> Result<()> {
 
 /// Takes away the token of each node that has joined.
 async fn used_tokens(shared: Arc<Shared>, stop: CancellationToken) {
-    let mut changes = shared.ctx.stores.enrollments.subscribe();
+    let joined = |record: &api::Enrollment| {
+        record
+            .status
+            .as_ref()
+            .is_some_and(|status| status.node_uid.is_some())
+    };
+    let mut changes = shared.ctx.stores.enrollments.subscribe_to(joined);
+    // Tokens that could not be taken yet, by Enrollment.
+    let mut left: HashMap<ObjectRef<api::Enrollment>, String> = HashMap::new();
     loop {
-        let changed = tokio::select! {
+        tokio::select! {
             () = stop.cancelled() => return,
-            changed = changes.next() => match changed { Some(changed) => changed, None => return },
-        };
-        let Some(record) = shared.ctx.stores.enrollments.store().get(&changed) else {
-            continue;
-        };
-        let uid = record.uid().unwrap_or_default();
-        let status = record.status.clone().unwrap_or_default();
-        let (Some(_), Some(token)) = (&status.node_uid, &status.token_id) else {
-            continue;
-        };
-        let ours = record.spec.tenant.uid == shared.tenant.uid;
-        if !ours || shared.cleaned.lock().expect("no holder panics").contains(&uid) {
-            continue;
-        }
-        match take_token(&shared, token).await {
-            Ok(()) => {
-                shared.cleaned.lock().expect("no holder panics").insert(uid);
+            () = tokio::time::sleep(AGAIN), if !left.is_empty() => {}
+            changed = changes.next() => {
+                let Some(changed) = changed else { return };
+                let record = shared.ctx.stores.enrollments.store().get(&changed);
+                let ours = record
+                    .filter(|record| record.spec.tenant.uid == shared.tenant.uid && joined(record));
+                match ours.and_then(|record| record.status.as_ref()?.token_id.clone()) {
+                    Some(token) => left.insert(changed, token),
+                    None => continue,
+                };
             }
-            // The record changes again soon enough; the token is used up in any case.
-            Err(error) => tracing::debug!(error = %error, "a used token is still there"),
         }
+        let mut still = HashMap::new();
+        for (record, token) in left {
+            if let Err(error) = take_token(&shared, &token).await {
+                // It is used up in any case.
+                tracing::debug!(error = %error, "a used token is still there");
+                still.insert(record, token);
+            }
+        }
+        left = still;
     }
 }

@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use futures::stream::{self, BoxStream, StreamExt};
 use hostler_core::seams::Plugins;
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -97,6 +97,21 @@ pub(crate) fn generations(receiver: watch::Receiver<u64>) -> BoxStream<'static, 
         }
         receiver.borrow_and_update();
         Some(((), (receiver, false)))
+    })
+    .boxed()
+}
+
+/// What is told over a channel; `None` for all that was missed by a reader that fell behind, who should look at everything.
+pub(crate) fn told<T>(receiver: broadcast::Receiver<T>) -> BoxStream<'static, Option<T>>
+where
+    T: Clone + Send + 'static,
+{
+    stream::unfold(receiver, |mut receiver| async move {
+        match receiver.recv().await {
+            Ok(told) => Some((Some(told), receiver)),
+            Err(broadcast::error::RecvError::Lagged(_)) => Some((None, receiver)),
+            Err(broadcast::error::RecvError::Closed) => None,
+        }
     })
     .boxed()
 }

@@ -1,7 +1,7 @@
 //! The inventory: what providers hold, as last seen, and what their drivers make of it.
 //!
-//! Written by the provider loop, read by the scheduler and by claims. A driver is asked once for each new version of an
-//! object; the answer is kept by (component digest, provider generation, uid, resourceVersion).
+//! Written by the provider loop, read by the scheduler and by claims. A driver is asked once for each new version of an object and of
+//! those beside it; a change of one machine costs no look at the others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, RwLock};
@@ -40,7 +40,7 @@ pub struct Holdings {
     /// The driver's description of the provider.
     pub description: Option<Arc<Description>>,
     /// Machines by object.
-    pub machines: BTreeMap<ObjectRef, Entry>,
+    pub machines: BTreeMap<ObjectRef, Arc<Entry>>,
     /// Whether every kind was listed once.
     pub listed: bool,
 }
@@ -75,35 +75,59 @@ impl Machines {
 
     /// One object of a provider.
     #[must_use]
-    pub fn find(&self, provider_uid: &str, object: &ObjectRef) -> Option<Entry> {
+    pub fn find(&self, provider_uid: &str, object: &ObjectRef) -> Option<Arc<Entry>> {
         self.of(provider_uid)?.machines.get(object).cloned()
     }
 
     /// Replaces what a provider holds, and tells of the objects that differ.
     pub fn set(&self, provider_uid: &str, holdings: Holdings) {
-        let next = Arc::new(holdings);
-        let before = self
-            .all
-            .write()
-            .expect("no holder panics")
-            .insert(provider_uid.to_owned(), next.clone());
-        let empty = Arc::new(Holdings::default());
-        let before = before.as_ref().unwrap_or(&empty);
-        for (name, entry) in &next.machines {
-            let same = before.machines.get(name).is_some_and(|old| {
-                old.object.resource_version() == entry.object.resource_version()
-                    && old.machine == entry.machine
-            });
-            if !same {
-                drop(self.changed.send(name.clone()));
+        let gone: Vec<ObjectRef> = self
+            .of(provider_uid)
+            .iter()
+            .flat_map(|before| before.machines.keys())
+            .filter(|name| !holdings.machines.contains_key(name))
+            .cloned()
+            .collect();
+        let (description, listed) = (holdings.description, holdings.listed);
+        let there = holdings.machines.into_iter().map(|(name, entry)| (name, Some(entry)));
+        let changes = there.chain(gone.into_iter().map(|name| (name, None))).collect();
+        self.change(provider_uid, description, listed, changes);
+    }
+
+    /// Changes what is known of some objects of a provider, `None` being those that are gone, and tells of those that differ.
+    pub fn change(
+        &self,
+        provider_uid: &str,
+        description: Option<Arc<Description>>,
+        listed: bool,
+        changes: Vec<(ObjectRef, Option<Arc<Entry>>)>,
+    ) {
+        let mut told = Vec::new();
+        {
+            let mut all = self.all.write().expect("no holder panics");
+            // In place, unless somebody looks at it right now.
+            let holdings = Arc::make_mut(all.entry(provider_uid.to_owned()).or_default());
+            (holdings.description, holdings.listed) = (description, listed);
+            for (name, entry) in changes {
+                let differs = match (holdings.machines.get(&name), &entry) {
+                    (Some(old), Some(new)) => {
+                        old.object.resource_version() != new.object.resource_version()
+                            || old.machine != new.machine
+                    }
+                    (old, new) => old.is_some() || new.is_some(),
+                };
+                if differs {
+                    told.push(name.clone());
+                }
+                match entry {
+                    Some(entry) => holdings.machines.insert(name, entry),
+                    None => holdings.machines.remove(&name),
+                };
             }
         }
-        for name in before
-            .machines
-            .keys()
-            .filter(|name| !next.machines.contains_key(name))
-        {
-            drop(self.changed.send(name.clone()));
+        // After the change can be read.
+        for name in told {
+            drop(self.changed.send(name));
         }
         self.generation.send_modify(|generation| *generation += 1);
     }

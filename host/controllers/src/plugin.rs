@@ -29,7 +29,8 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
     let mut triggers = futures::stream::select_all([
         crate::plugins_changed(ctx.plugins.clone(), stop.clone()),
         ctx.stores.plugins.subscribe().map(drop).boxed(),
-        ctx.stores.claims.subscribe().map(drop).boxed(),
+        // Components that orders were made with are kept.
+        ctx.stores.claims.subscribe_to(ordered_with).map(drop).boxed(),
     ]);
     let mut kept: Option<BTreeSet<String>> = None;
     let mut again = true;
@@ -138,22 +139,26 @@ async fn report(
     Ok(())
 }
 
+/// The component that a claim's machine was ordered with.
+fn ordered_with(claim: &api::NodeClaim) -> Option<String> {
+    Some(claim.status.as_ref()?.order.as_ref()?.digest.clone())
+}
+
 /// Tells which digests live orders name, from a live list: bytes that are dropped do not come back.
 async fn retain(ctx: &Ctx, kept: &mut Option<BTreeSet<String>>) -> Result<()> {
-    let named = |claim: &api::NodeClaim| Some(claim.status.as_ref()?.order.as_ref()?.digest.clone());
     let cached: BTreeSet<String> = ctx
         .stores
         .claims
         .state()
         .iter()
-        .filter_map(|claim| named(claim))
+        .filter_map(|claim| ordered_with(claim))
         .collect();
     if kept.as_ref() == Some(&cached) {
         return Ok(());
     }
     let claims: Api<api::NodeClaim> = Api::all(ctx.client.clone());
     let live = patch::within("listing claims".to_owned(), claims.list(&ListParams::default())).await?;
-    let digests: BTreeSet<String> = live.items.iter().filter_map(named).collect();
+    let digests: BTreeSet<String> = live.items.iter().filter_map(ordered_with).collect();
     ctx.plugins.retain(&digests);
     *kept = Some(cached);
     Ok(())

@@ -14,11 +14,12 @@ use std::sync::Arc;
 
 use futures::{FutureExt, StreamExt, stream};
 use hostler_api as api;
+use hostler_api::names;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::Controller;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use tokio_util::sync::CancellationToken;
 
 use crate::control_plane::TenantApi;
@@ -27,7 +28,7 @@ use crate::error::Error;
 use crate::tenant::lane::MOST;
 use crate::tenant::online;
 use crate::turn;
-use crate::watched::Watched;
+use crate::watched::{self, Watched};
 
 const NAME: &str = "profile";
 
@@ -43,6 +44,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
 struct Tenant {
     ctx: Arc<Ctx>,
     api: Arc<TenantApi>,
+    nodes: Watched<Node>,
     contests: node::Contests,
 }
 
@@ -65,32 +67,54 @@ async fn tenant_nodes(ctx: Arc<Ctx>, api: Arc<TenantApi>, stop: CancellationToke
         }
     });
     let stores = &ctx.stores;
+    // What a claim says of its node holds for as long as the node lives.
+    let claimed = stores
+        .claims
+        .subscribe_to(|claim| {
+            (
+                watched::stated(claim),
+                claim.status.as_ref().and_then(|status| status.node_name.clone()),
+            )
+        })
+        .filter_map({
+            let ctx = ctx.clone();
+            let own = api.uid.clone();
+            move |changed| {
+                let claim = ctx.stores.claims.store().get(&changed);
+                let ours = claim.filter(|claim| claim.labels().get(names::TENANT_UID) == Some(&own));
+                let node = ours.and_then(|claim| claim.status.as_ref()?.node_name.clone());
+                std::future::ready(node.map(|node| ObjectRef::new(&node)))
+            }
+        });
     let own = api.uid.clone();
-    let tenants = stores.tenants.subscribe().filter_map({
+    let tenants = stores.tenants.restated().filter_map({
         let ctx = ctx.clone();
         move |changed| {
             let tenant = ctx.stores.tenants.store().get(&changed);
             std::future::ready(
                 tenant
-                    .filter(|tenant| tenant.uid().as_ref() == Some(&own))
+                    .filter(|tenant| tenant.meta().uid.as_ref() == Some(&own))
                     .map(drop),
             )
         }
     });
     let anything = stream::select_all([
-        stores.profiles.subscribe().map(drop).boxed(),
-        stores.projects.subscribe().map(drop).boxed(),
+        stores.profiles.restated().map(drop).boxed(),
+        stores.projects.restated().map(drop).boxed(),
         tenants.boxed(),
         crate::plugins_changed(ctx.plugins.clone(), stop.clone()),
     ]);
     let tenant = Arc::new(Tenant {
-        ctx,
+        ctx: ctx.clone(),
         api,
+        nodes: nodes.clone(),
         contests: node::Contests::default(),
     });
-    Controller::for_stream(stream::pending(), nodes.store())
+    let uid = tenant.api.uid.clone();
+    let turns = Controller::for_stream(stream::pending(), nodes.store())
         .reconcile_on(nodes.subscribe())
         .reconcile_on(enrolled.boxed())
+        .reconcile_on(claimed.boxed())
         .reconcile_all_on(anything)
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(
@@ -107,8 +131,12 @@ async fn tenant_nodes(ctx: Arc<Ctx>, api: Arc<TenantApi>, stop: CancellationToke
             },
             tenant,
         )
-        .for_each(|_| std::future::ready(()))
-        .await;
+        .for_each(|_| std::future::ready(()));
+    tokio::select! {
+        () = turns => {}
+        // Ends only with the watch.
+        () = ctx.nodes.show(&uid, &nodes) => {}
+    }
 }
 
 /// The record of a node of this tenant.
@@ -126,5 +154,5 @@ fn tenant(ctx: &Ctx, uid: &str) -> Option<Arc<api::VirtualClusterInstance>> {
         .tenants
         .state()
         .into_iter()
-        .find(|tenant| tenant.uid().as_deref() == Some(uid))
+        .find(|tenant| tenant.meta().uid.as_deref() == Some(uid))
 }

@@ -144,13 +144,13 @@ async fn retire(ctx: &Ctx, projects: &Api<api::Project>, project: &api::Project)
             .tenants
             .state()
             .iter()
-            .any(|tenant| tenant.namespace().as_deref() == Some(&name))
+            .any(|tenant| tenant.meta().namespace.as_ref() == Some(&name))
             || ctx
                 .stores
                 .claims
                 .state()
                 .iter()
-                .any(|claim| claim.namespace().as_deref() == Some(&name));
+                .any(|claim| claim.meta().namespace.as_ref() == Some(&name));
         if created {
             if namespace.meta().deletion_timestamp.is_none() {
                 patch::delete(&api, &name, &namespace.uid().unwrap_or_default()).await?;
@@ -247,7 +247,7 @@ fn revoked(ctx: &Ctx, namespace: &str) -> Option<String> {
         .enrollments
         .state()
         .iter()
-        .filter(|enrollment| enrollment.namespace().as_deref() == Some(namespace))
+        .filter(|enrollment| enrollment.meta().namespace.as_deref() == Some(namespace))
         .filter(|enrollment| {
             let status = enrollment.status.as_ref();
             let in_sync = status.and_then(|status| conditions::find(&status.conditions, IN_SYNC));

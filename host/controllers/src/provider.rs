@@ -48,12 +48,13 @@ type Signature = (i64, String);
 /// Runs until `stop`.
 pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
     let tasks = Arc::new(Tasks::default());
-    let claims = ctx.stores.claims.subscribe();
-    let by_claim = claims.filter_map({
+    // A provider that is to go waits for the last claim that is bound to it.
+    let by_claim = ctx.stores.claims.subscribe_to(|claim| claim.machine().is_some()).flat_map({
         let ctx = ctx.clone();
-        move |name| {
-            let claim = ctx.stores.claims.store().get(&name);
-            std::future::ready(claim.map(|claim| ObjectRef::new(&claim.spec.provider_ref)))
+        move |_| {
+            let mut going = ctx.stores.providers.state();
+            going.retain(|provider| provider.meta().deletion_timestamp.is_some());
+            stream::iter(going).map(|provider| ObjectRef::from_obj(provider.as_ref()))
         }
     });
     let by_plugin = crate::plugins_changed(ctx.plugins.clone(), stop.clone());
@@ -419,12 +420,7 @@ async fn retire(
     .items
     .into_iter()
     .filter(|claim| claim.spec.provider_ref == name)
-    .filter(|claim| {
-        claim
-            .status
-            .as_ref()
-            .is_some_and(|status| status.machine.is_some())
-    })
+    .filter(|claim| claim.machine().is_some())
     .count();
     if bound > 0 {
         let message = format!("{bound} claims still hold machines of this provider; delete them first");

@@ -94,7 +94,7 @@ impl Way {
 pub(crate) fn through(client: &Client, way: Way) -> Client {
     let namespace = client.default_namespace().to_owned();
     let guarded = Guarded {
-        inner: Through(client.clone()),
+        inner: below(client),
         way: Arc::new(way),
     };
     Client::new(guarded, namespace)
@@ -107,22 +107,18 @@ pub fn counted(client: &Client, metrics: &Arc<Metrics>) -> Client {
 }
 
 /// A client as the service below a client.
-#[derive(Clone)]
-pub(crate) struct Through(pub(crate) Client);
-
-impl Service<Request<Body>> for Through {
-    type Response = Response<Body>;
-    type Error = kube::Error;
-    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let client = self.0.clone();
-        Box::pin(async move { client.send(request).await })
-    }
+pub(crate) fn below(
+    client: &Client,
+) -> impl Service<Request<Body>, Response = Response<Body>, Error = kube::Error, Future: Send>
++ Clone
++ Send
++ 'static
++ use<> {
+    let client = client.clone();
+    tower::service_fn(move |request| {
+        let client = client.clone();
+        async move { client.send(request).await }
+    })
 }
 
 /// Whether a request asks for a watch.

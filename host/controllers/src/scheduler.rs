@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
 use hostler_api as api;
 use hostler_api::claim::{MachineRef, Ref};
 use hostler_api::conditions::{self, Fact, phase};
@@ -30,10 +31,12 @@ use crate::{judge, patch, turn};
 
 /// Changes that come within this time are placed together, so that the oldest claim gets the first machine.
 const SETTLE: Duration = Duration::from_millis(20);
+/// Claims that are written at a time.
+const AT_ONCE: usize = 16;
 
 /// Runs until `stop`.
 pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
-    let mut triggers = futures::stream::select_all([
+    let mut triggers = stream::select_all([
         ctx.stores.claims.subscribe().map(drop).boxed(),
         ctx.stores.node_types.subscribe().map(drop).boxed(),
         ctx.stores.projects.subscribe().map(drop).boxed(),
@@ -49,10 +52,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             trigger = triggers.next() => if trigger.is_none() { return },
         }
         tokio::time::sleep(SETTLE).await;
-        while futures::FutureExt::now_or_never(triggers.next())
-            .flatten()
-            .is_some()
-        {}
+        while triggers.next().now_or_never().flatten().is_some() {}
         while let Err(error) = Box::pin(turn::over_all(&ctx, "scheduler", turn(&ctx))).await {
             failures = failures.saturating_add(1);
             tracing::warn!(error = %error, "scheduling turn failed; trying again");
@@ -81,9 +81,11 @@ async fn turn(ctx: &Arc<Ctx>) -> Result<()> {
     let claims = patch::within("listing claims".to_owned(), all.list(&ListParams::default()))
         .await?
         .items;
+    let mut fills = Vec::new();
     for claim in claims.iter().filter(|claim| lacks_type(claim)) {
-        fill_type(ctx, claim).await?;
+        fills.push(fill_type(ctx, claim).boxed());
     }
+    each(fills).await?;
     let waiting: Vec<&api::NodeClaim> = claims.iter().filter(|claim| is_waiting(claim)).collect();
     if waiting.is_empty() {
         return Ok(());
@@ -98,23 +100,35 @@ async fn turn(ctx: &Arc<Ctx>) -> Result<()> {
         .iter()
         .map(|claim| (claim.uid().unwrap_or_default(), *claim))
         .collect();
+    // Decided in one; what is written of one claim need not wait for another, since no two of them name the same machine.
+    let mut writes = Vec::new();
     for (pending, place) in schedule::assign(pending, &offers, &free) {
-        let claim = by_uid[&pending.uid];
-        let written = match place {
-            Ok(binding) => bind(ctx, claim, &binding).await,
-            Err(reason) => wait(ctx, claim, &reason).await,
-        };
-        match written {
-            Err(error) if error.is_conflict() || error.is_not_found() => {
-                tracing::debug!(
-                    claim = claim.name_any(),
-                    "claim changed meanwhile; placed in the next turn"
-                );
-            }
-            other => other?,
-        }
+        writes.push(place_one(ctx, by_uid[&pending.uid], place).boxed());
     }
-    Ok(())
+    each(writes).await
+}
+
+async fn place_one(ctx: &Ctx, claim: &api::NodeClaim, place: Result<Binding, Reason>) -> Result<()> {
+    let written = match place {
+        Ok(binding) => bind(ctx, claim, &binding).await,
+        Err(reason) => wait(ctx, claim, &reason).await,
+    };
+    match written {
+        Err(error) if error.is_conflict() || error.is_not_found() => {
+            tracing::debug!(
+                claim = claim.name_any(),
+                "claim changed meanwhile; placed in the next turn"
+            );
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Writes, a few at a time, to the end of all of them; the first error is told after it.
+async fn each(writes: Vec<BoxFuture<'_, Result<()>>>) -> Result<()> {
+    let written: Vec<_> = stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
+    written.into_iter().collect()
 }
 
 /// Accepted for what it says now, ready to hold a machine, and without one.
@@ -134,10 +148,7 @@ fn is_waiting(claim: &api::NodeClaim) -> bool {
 fn lacks_type(claim: &api::NodeClaim) -> bool {
     claim.meta().deletion_timestamp.is_none()
         && claim.spec.type_ref.is_none()
-        && claim
-            .status
-            .as_ref()
-            .is_some_and(|status| status.machine.is_some())
+        && claim.machine().is_some()
 }
 
 fn offers(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<TypeOffer> {
@@ -150,10 +161,7 @@ fn offers(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<TypeOffer> {
         .map(|provider| (provider.name_any(), provider.uid().unwrap_or_default()))
         .collect();
     let mut bound: HashMap<&str, u32> = HashMap::new();
-    for machine in claims
-        .iter()
-        .filter_map(|claim| claim.status.as_ref()?.machine.as_ref())
-    {
+    for machine in claims.iter().filter_map(api::NodeClaim::machine) {
         *bound.entry(machine.type_ref.as_str()).or_default() += 1;
     }
     ctx.stores
@@ -210,7 +218,7 @@ fn stock(holdings: &Holdings, short_name: &str) -> Stock {
 fn free_machines(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<FreeMachine> {
     let named: BTreeSet<&str> = claims
         .iter()
-        .filter_map(|claim| claim.status.as_ref()?.machine.as_ref()?.uid.as_deref())
+        .filter_map(|claim| claim.machine()?.uid.as_deref())
         .collect();
     let mut free = Vec::new();
     for provider in ctx.stores.providers.state() {
@@ -297,13 +305,14 @@ async fn bind(ctx: &Ctx, claim: &api::NodeClaim, binding: &Binding) -> Result<()
     status.reason = Some("Bound".to_owned());
     status.message = Some(message.clone());
     let written = patch::replace_status(&claims(ctx, claim), &next).await?;
+    ctx.stores.claims.wrote(&written);
     ctx.events.normal(claim, "Bound", "Scheduling", &message).await;
     fill_type(ctx, &written).await
 }
 
 /// Shows the type that the scheduler chose; decided from the status alone, so that it can be done again.
 async fn fill_type(ctx: &Ctx, claim: &api::NodeClaim) -> Result<()> {
-    let Some(machine) = claim.status.as_ref().and_then(|status| status.machine.as_ref()) else {
+    let Some(machine) = claim.machine() else {
         return Ok(());
     };
     if claim.spec.type_ref.is_some() {
@@ -313,7 +322,11 @@ async fn fill_type(ctx: &Ctx, claim: &api::NodeClaim) -> Result<()> {
     let version = claim.resource_version().unwrap_or_default();
     match patch::update(&claims(ctx, claim), &claim.name_any(), &version, change).await {
         Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
-        other => other.map(drop),
+        Err(error) => Err(error),
+        Ok(filled) => {
+            ctx.stores.claims.wrote(&filled);
+            Ok(())
+        }
     }
 }
 
@@ -335,7 +348,8 @@ async fn wait(ctx: &Ctx, claim: &api::NodeClaim, reason: &Reason) -> Result<()> 
     if *status == before {
         return Ok(());
     }
-    patch::replace_status(&claims(ctx, claim), &next).await?;
+    let written = patch::replace_status(&claims(ctx, claim), &next).await?;
+    ctx.stores.claims.wrote(&written);
     if [schedule::PREPARING, schedule::NOT_READ].contains(&reason.code.as_str()) {
         ctx.events.normal(claim, &reason.code, "Scheduling", &text).await;
     } else {

@@ -7,6 +7,7 @@
 //! or written in a namespace that is not marked with this tenant's uid. The control plane goes after the last claim.
 
 pub(crate) mod lane;
+pub(crate) mod nodes;
 pub(crate) mod online;
 mod place;
 mod pools;
@@ -36,7 +37,7 @@ use crate::control_plane::{State, TenantApi};
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::retries::steadily;
-use crate::watched::Watched;
+use crate::watched::{self, Watched};
 use crate::{judge, patch, turn};
 use report::{Progress, Stage};
 
@@ -47,7 +48,7 @@ const COMING_UP: Duration = Duration::from_millis(500);
 /// Runs until `stop`.
 pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
     let stores = &ctx.stores;
-    let claims = stores.claims.subscribe().filter_map({
+    let claims = stores.claims.subscribe_to(pools::concern).filter_map({
         let ctx = ctx.clone();
         move |changed| {
             // A deleted claim can no longer say whose it was: its namespace can.
@@ -65,7 +66,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             }))
         }
     });
-    let projects = stores.projects.subscribe().map({
+    let projects = stores.projects.restated().map({
         let ctx = ctx.clone();
         move |changed| {
             let namespace = names::project_namespace(&changed.name);
@@ -94,24 +95,40 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             let ctx = ctx.clone();
             move |uid| std::future::ready(of_uid(&ctx, &uid).map(|tenant| vec![tenant]))
         });
+    let of_namespace = stores.namespaces.subscribe().map({
+        let ctx = ctx.clone();
+        move |changed| some(&ctx, |tenant| place::is_about(&ctx, &changed.name, tenant))
+    });
+    // Who was refused an endpoint may have it once the one who had it is gone, or has another.
+    let of_endpoint = stores.tenants.restated().map({
+        let ctx = ctx.clone();
+        move |_| {
+            some(&ctx, |tenant| {
+                let status = tenant.status.as_ref();
+                status.and_then(|status| status.reason.as_deref()) == Some(place::ENDPOINT_TAKEN)
+            })
+        }
+    });
+    // Machines that came free may be anybody's who wants more than there is.
+    let by_free = pools::came_free(&ctx).map({
+        let ctx = ctx.clone();
+        move |()| some(&ctx, pools::is_short)
+    });
     let by_name = stream::select_all([
         claims.boxed(),
         projects.boxed(),
         by_secret.boxed(),
         by_api.boxed(),
+        of_namespace.boxed(),
+        of_endpoint.boxed(),
+        by_free.boxed(),
     ])
     .flat_map(stream::iter);
-    // Free places, and machines that came free, may be anybody's.
-    let anything = stream::select_all([
-        stores.providers.subscribe().map(drop).boxed(),
-        stores.node_types.subscribe().map(drop).boxed(),
-        stores.namespaces.subscribe().map(drop).boxed(),
-    ]);
     Controller::for_stream(stream::pending(), stores.tenants.store())
         .with_config(kube::runtime::controller::Config::default().debounce(Duration::from_millis(20)))
         .reconcile_on(stores.tenants.subscribe())
         .reconcile_on(by_name.boxed())
-        .reconcile_all_on(anything)
+        .reconcile_all_on(stores.providers.restated().map(drop))
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(
             move |tenant: Arc<api::VirtualClusterInstance>, ctx: Arc<Ctx>| {
@@ -132,19 +149,32 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .await;
 }
 
+/// Those tenants.
+fn some(
+    ctx: &Ctx,
+    which: impl Fn(&api::VirtualClusterInstance) -> bool,
+) -> Vec<ObjectRef<api::VirtualClusterInstance>> {
+    let mut tenants = ctx.stores.tenants.state();
+    tenants.retain(|tenant| which(tenant));
+    tenants
+        .iter()
+        .map(|tenant| ObjectRef::from_obj(tenant.as_ref()))
+        .collect()
+}
+
 /// Names of the tenants in a project's namespace.
 fn in_namespace(ctx: &Ctx, namespace: &str) -> Vec<String> {
     let tenants = ctx.stores.tenants.state();
     tenants
         .iter()
-        .filter(|one| one.namespace().as_deref() == Some(namespace))
+        .filter(|one| one.meta().namespace.as_deref() == Some(namespace))
         .map(|one| one.name_any())
         .collect()
 }
 
 fn of_uid(ctx: &Ctx, uid: &str) -> Option<ObjectRef<api::VirtualClusterInstance>> {
     let tenants = ctx.stores.tenants.state();
-    let found = tenants.iter().find(|one| one.uid().as_deref() == Some(uid))?;
+    let found = tenants.iter().find(|one| one.meta().uid.as_deref() == Some(uid))?;
     Some(ObjectRef::from_obj(found.as_ref()))
 }
 
@@ -155,6 +185,9 @@ async fn reconcile(
 ) -> Result<Action> {
     let namespace = tenant.namespace().unwrap_or_default();
     let tenants: Api<api::VirtualClusterInstance> = Api::namespaced(ctx.client.clone(), &namespace);
+    if ctx.stores.tenants.is_behind(&tenant) {
+        return Ok(Action::requeue(watched::BEHIND));
+    }
     if tenant.meta().deletion_timestamp.is_some() {
         return release::turn(&ctx, &tenants, &tenant).await;
     }
@@ -167,7 +200,8 @@ async fn reconcile(
         finalizers.push(names::TENANT_FINALIZER.to_owned());
         let version = tenant.resource_version().unwrap_or_default();
         let change = json!({ "metadata": { "finalizers": finalizers } });
-        patch::update(&tenants, &tenant.name_any(), &version, change).await?;
+        let kept = patch::update(&tenants, &tenant.name_any(), &version, change).await?;
+        ctx.stores.tenants.wrote(&kept);
         return Ok(Action::await_change());
     }
     let mut progress = Progress::default();
@@ -261,7 +295,7 @@ async fn drive(
         secret::ensure(ctx, secrets, &wanted, kubeconfig).await?;
     }
     progress.stage = Stage::Ready;
-    if annotate(tenants, tenant, project.spec.default_node_profile.as_deref()).await? {
+    if annotate(ctx, tenants, tenant, project.spec.default_node_profile.as_deref()).await? {
         // Its own event brings the next turn, with the newer object.
         return Ok(Action::await_change());
     }
@@ -298,6 +332,7 @@ fn put_online(ctx: &Ctx, uid: &str, online: &TenantApi) {
 
 /// Shows the project's default profile on the tenant. True when the tenant was written.
 async fn annotate(
+    ctx: &Ctx,
     tenants: &Api<api::VirtualClusterInstance>,
     tenant: &api::VirtualClusterInstance,
     default: Option<&str>,
@@ -313,6 +348,7 @@ async fn annotate(
     }
     let change = json!({ "metadata": { "annotations": { names::PROJECT_DEFAULT_PROFILE: default } } });
     let version = tenant.resource_version().unwrap_or_default();
-    patch::update(tenants, &tenant.name_any(), &version, change).await?;
+    let annotated = patch::update(tenants, &tenant.name_any(), &version, change).await?;
+    ctx.stores.tenants.wrote(&annotated);
     Ok(true)
 }

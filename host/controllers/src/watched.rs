@@ -1,9 +1,10 @@
 //! One watch of one kind: a cache that loops read, and a stream of what changed that drives them.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
-use std::hash::Hash;
-use std::sync::Arc;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
@@ -20,7 +21,8 @@ const BACKLOG: usize = 4096;
 /// A cache of all objects that one watch sees.
 ///
 /// # Guarantees
-/// A name is sent after the cache shows the change, also for a deletion, and for one that a broken watch missed.
+/// A name is sent after the cache shows the change, also for a deletion, and for one that a broken watch missed. So a turn that ends
+/// because the cache is behind what this process wrote is followed by another one.
 pub struct Watched<K>
 where
     K: Resource + Clone + 'static,
@@ -28,6 +30,7 @@ where
 {
     store: Store<K>,
     changes: broadcast::Sender<ObjectRef<K>>,
+    written: Arc<Written>,
 }
 
 impl<K> Clone for Watched<K>
@@ -39,6 +42,7 @@ where
         Self {
             store: self.store.clone(),
             changes: self.changes.clone(),
+            written: self.written.clone(),
         }
     }
 }
@@ -70,6 +74,7 @@ where
         let watched = Self {
             store: writer.as_reader(),
             changes: broadcast::Sender::new(BACKLOG),
+            written: Arc::default(),
         };
         tokio::spawn(keep(writer, api, config, kind, watched.clone(), most, stop));
         watched
@@ -99,6 +104,66 @@ where
     #[must_use]
     pub fn state(&self) -> Vec<Arc<K>> {
         self.store.state()
+    }
+
+    /// The same, but of a change only if it is one in `part`, in the object's identity, or the end of it.
+    pub fn subscribe_to<P>(
+        &self,
+        part: impl Fn(&K) -> P + Send + 'static,
+    ) -> BoxStream<'static, ObjectRef<K>>
+    where
+        K::DynamicType: Default,
+        P: PartialEq + Send + 'static,
+    {
+        let store = self.store.clone();
+        let mut seen: HashMap<ObjectRef<K>, (Option<String>, P)> = HashMap::new();
+        let differs = move |name: &ObjectRef<K>| match store.get(name) {
+            None => {
+                seen.remove(name);
+                true
+            }
+            Some(object) => {
+                let now = (object.uid(), part(&object));
+                let same = seen.get(name) == Some(&now);
+                if !same {
+                    seen.insert(name.clone(), now);
+                }
+                !same
+            }
+        };
+        self.subscribe()
+            .filter({
+                let mut differs = differs;
+                move |name| std::future::ready(differs(name))
+            })
+            .boxed()
+    }
+
+    /// The same, without the changes of nothing but the status: what somebody asks for, not how far it is.
+    pub fn restated(&self) -> BoxStream<'static, ObjectRef<K>>
+    where
+        K::DynamicType: Default,
+    {
+        self.subscribe_to(stated)
+    }
+
+    /// Notes what this process wrote, as the API answered it.
+    pub fn wrote(&self, object: &K)
+    where
+        K::DynamicType: Default,
+    {
+        let known = self
+            .store
+            .get(&name_of(object, &K::DynamicType::default()))
+            .filter(|known| known.uid() == object.uid());
+        if known.is_none_or(|known| version(known.as_ref()) < version(object)) {
+            self.written.note(object);
+        }
+    }
+
+    /// Whether an object of this cache is older than what this process has written of it: a turn on it would only meet a conflict.
+    pub fn is_behind(&self, object: &K) -> bool {
+        self.written.is_after(object)
     }
 
     /// Names of changed objects, after the names of all there are now.
@@ -170,16 +235,19 @@ async fn keep<K>(
         }
         match event {
             Some(Ok(watcher::Event::Apply(object))) => {
+                watched.written.shown(&object);
                 let name = name_of(&object, &kind);
                 known.insert(name.clone());
                 tell(&watched, name);
             }
             Some(Ok(watcher::Event::Delete(object))) => {
+                watched.written.gone(&object);
                 let name = name_of(&object, &kind);
                 known.remove(&name);
                 tell(&watched, name);
             }
             Some(Ok(watcher::Event::InitDone)) => {
+                watched.written.listed(&watched.store.state());
                 let now: HashSet<_> = names(&watched.store).into_iter().collect();
                 for name in known.union(&now).cloned().collect::<Vec<_>>() {
                     tell(&watched, name);
@@ -199,6 +267,58 @@ async fn keep<K>(
         }
     }
 }
+
+/// The last writes of this process that the watch has not shown yet: resourceVersions by uid. They grow with each change of an object,
+/// and may be compared as numbers (Kubernetes 1.35, KEP-5504); one that is no number holds nobody up.
+#[derive(Default)]
+struct Written(Mutex<HashMap<String, u64>>);
+
+impl Written {
+    fn note(&self, object: &impl Resource) {
+        if let (Some(uid), Some(version)) = (object.meta().uid.clone(), version(object)) {
+            let mut all = self.0.lock().expect("no holder panics");
+            let known = all.entry(uid).or_default();
+            *known = version.max(*known);
+        }
+    }
+
+    fn is_after(&self, object: &impl Resource) -> bool {
+        let all = self.0.lock().expect("no holder panics");
+        let written = object.meta().uid.as_ref().and_then(|uid| all.get(uid));
+        written.is_some_and(|written| version(object).is_some_and(|version| version < *written))
+    }
+
+    fn shown(&self, object: &impl Resource) {
+        if !self.is_after(object) {
+            self.gone(object);
+        }
+    }
+
+    fn gone(&self, object: &impl Resource) {
+        if let Some(uid) = &object.meta().uid {
+            self.0.lock().expect("no holder panics").remove(uid);
+        }
+    }
+
+    /// A list is as new as any write that was answered before it, and what it leaves out is gone.
+    fn listed<K: Resource>(&self, all: &[Arc<K>]) {
+        let there: HashSet<&String> = all.iter().filter_map(|object| object.meta().uid.as_ref()).collect();
+        self.0
+            .lock()
+            .expect("no holder panics")
+            .retain(|uid, _| there.contains(uid));
+        for object in all {
+            self.shown(object.as_ref());
+        }
+    }
+}
+
+fn version(object: &impl Resource) -> Option<u64> {
+    object.meta().resource_version.as_ref()?.parse().ok()
+}
+
+/// Wait of a turn that found the cache behind, should the change that it waits for not wake it.
+pub(crate) const BEHIND: Duration = Duration::from_secs(5);
 
 /// Which objects a bounded cache has room for.
 struct Bound<K>
@@ -236,6 +356,18 @@ where
         }
         true
     }
+}
+
+/// A digest of what an object of a kind with a status says beside it: its generation stands for the spec.
+pub(crate) fn stated<K: Resource>(object: &K) -> u64 {
+    let meta = object.meta();
+    let mut hash = DefaultHasher::new();
+    meta.generation.hash(&mut hash);
+    meta.deletion_timestamp.is_some().hash(&mut hash);
+    meta.labels.hash(&mut hash);
+    meta.annotations.hash(&mut hash);
+    meta.finalizers.hash(&mut hash);
+    hash.finish()
 }
 
 fn tell<K>(watched: &Watched<K>, name: ObjectRef<K>)
@@ -339,6 +471,91 @@ mod tests {
             "what is known stays while it lists anew"
         );
         stop.cancel();
+    }
+
+    /// A cache that is written by hand.
+    struct ByHand {
+        writer: reflector::store::Writer<Node>,
+        watched: Watched<Node>,
+    }
+
+    impl ByHand {
+        fn new() -> Self {
+            let writer = reflector::store::Writer::new(());
+            let watched = Watched {
+                store: writer.as_reader(),
+                changes: broadcast::Sender::new(BACKLOG),
+                written: Arc::default(),
+            };
+            Self { writer, watched }
+        }
+
+        fn see(&mut self, event: &watcher::Event<Node>) {
+            self.writer.apply_watcher_event(event);
+            if let watcher::Event::Apply(node) | watcher::Event::Delete(node) = event {
+                if matches!(event, watcher::Event::Delete(_)) {
+                    self.watched.written.gone(node);
+                } else {
+                    self.watched.written.shown(node);
+                }
+                tell(&self.watched, name_of(node, &()));
+            }
+        }
+    }
+
+    fn node(version: &str, generation: i64, label: &str, ready: &str) -> Node {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"name": "a", "uid": "u", "resourceVersion": version, "generation": generation, "labels": {"l": label}},
+            "status": {"phase": ready},
+        }))
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn who_asks_for_what_is_stated_hears_of_that_alone_and_of_the_end() {
+        let mut cache = ByHand::new();
+        let mut heard = cache.watched.restated();
+        let changes = [
+            (watcher::Event::Apply(node("1", 1, "x", "")), true),
+            (watcher::Event::Apply(node("2", 1, "x", "Running")), false),
+            (watcher::Event::Apply(node("3", 2, "x", "Running")), true),
+            (watcher::Event::Apply(node("4", 2, "y", "Running")), true),
+            (watcher::Event::Apply(node("5", 2, "y", "")), false),
+            (watcher::Event::Delete(node("6", 2, "y", "")), true),
+            (watcher::Event::Apply(node("7", 2, "y", "")), true),
+        ];
+        for (number, (event, told)) in changes.into_iter().enumerate() {
+            cache.see(&event);
+            let next = futures::FutureExt::now_or_never(heard.next());
+            assert_eq!(next.is_some(), told, "change {number}");
+        }
+    }
+
+    #[test]
+    fn a_cache_is_behind_until_it_shows_what_was_written() {
+        let mut cache = ByHand::new();
+        cache.see(&watcher::Event::Apply(node("9", 1, "x", "")));
+        let behind = |cache: &ByHand| {
+            let seen = cache.watched.get(None, "a").unwrap();
+            cache.watched.is_behind(&seen)
+        };
+        assert!(!behind(&cache));
+        cache.watched.wrote(&node("11", 1, "x", "Running"));
+        assert!(behind(&cache));
+        // Somebody else's write that came before.
+        cache.see(&watcher::Event::Apply(node("10", 1, "y", "")));
+        assert!(behind(&cache));
+        cache.see(&watcher::Event::Apply(node("12", 1, "y", "Running")));
+        assert!(!behind(&cache));
+        // An answer that comes after its event.
+        cache.watched.wrote(&node("12", 1, "y", "Running"));
+        assert!(!behind(&cache) && cache.watched.written.0.lock().unwrap().is_empty());
+        // Nobody is held up by what is no number, or by an object that is gone.
+        cache.watched.wrote(&node("x", 1, "y", "Running"));
+        assert!(!behind(&cache));
+        cache.watched.wrote(&node("20", 1, "y", "Running"));
+        cache.watched.written.listed::<Node>(&[]);
+        assert!(!behind(&cache));
     }
 
     #[test]

@@ -348,7 +348,9 @@ impl Usage {
     }
 }
 
-fn counts(claim: &NodeClaim) -> bool {
+/// Whether a claim counts against quotas: it was accepted, or holds a machine.
+#[must_use]
+pub fn counts(claim: &NodeClaim) -> bool {
     claim.status.as_ref().is_some_and(|status| {
         status.machine.is_some() || hostler_api::conditions::is_true(&status.conditions, "Accepted")
     })

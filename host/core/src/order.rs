@@ -283,6 +283,15 @@ pub fn object_ref(stored: &Ref) -> ObjectRef {
     }
 }
 
+/// Whether a stored reference is one to this object.
+#[must_use]
+pub fn is_ref_to(stored: &Ref, object: &ObjectRef) -> bool {
+    stored.name == object.name
+        && stored.namespace == object.namespace
+        && stored.kind == object.kind
+        && stored.api_version == object.api_version
+}
+
 /// A reference as it is stored.
 #[must_use]
 pub fn stored_ref(object: &ObjectRef) -> Ref {

@@ -166,6 +166,9 @@ pub fn plan(owner: Owner<'_>, pool: &Pool, claims: &[&NodeClaim], free: Option<i
     });
     let wanted = quantity.min(room).saturating_sub(held).max(0);
     let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+    if wanted == 0 {
+        return plan;
+    }
     plan.more = wanted > BATCH;
     let mut used: BTreeSet<u32> = live
         .iter()

@@ -1,13 +1,14 @@
 //! The measured process: `hostler run`, its figures as the kernel and its own `/metrics` tell them.
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
+use super::beside::kubernetes::process::Process;
 use super::site::Site;
 use super::until;
 use crate::harness::root;
@@ -17,7 +18,7 @@ const TICKS: f64 = 100.0;
 
 /// A running host.
 pub(crate) struct Host {
-    child: Child,
+    process: Process,
     metrics: String,
     _folder: TempDir,
 }
@@ -49,22 +50,20 @@ impl Host {
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let log = std::env::temp_dir().join("hostler-scale.log");
         println!("log of the host: {}\n", log.display());
-        let child = Command::new(binary)
-            .arg("run")
-            .arg("--plugins")
-            .arg(root.join("target/components"))
-            .arg("--state")
-            .arg(folder.path().join("state"))
-            .arg("--metrics-listen")
-            .arg(format!("127.0.0.1:{port}"))
-            .env("KUBECONFIG", &kubeconfig)
-            .stdout(Stdio::null())
-            .stderr(std::fs::File::create(log)?)
-            .kill_on_drop(true)
-            .spawn()
-            .context("hostler cannot be started")?;
+        let path = |path: PathBuf| path.to_string_lossy().into_owned();
+        let arguments = [
+            "run".to_owned(),
+            "--kubeconfig".to_owned(),
+            path(kubeconfig),
+            "--plugins".to_owned(),
+            path(root.join("target/components")),
+            "--state".to_owned(),
+            path(folder.path().join("state")),
+            "--metrics-listen".to_owned(),
+            format!("127.0.0.1:{port}"),
+        ];
         Ok(Self {
-            child,
+            process: Process::start(&binary, &arguments, folder.path(), &log)?,
             metrics: format!("http://127.0.0.1:{port}/metrics"),
             _folder: folder,
         })
@@ -98,7 +97,7 @@ impl Host {
 
     /// What it has used so far.
     pub(crate) async fn usage(&self) -> Result<Usage> {
-        let id = self.child.id().context("the host has ended")?;
+        let id = self.process.id().context("the host has ended")?;
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
         // After the name, which may hold blanks; processor times are the 14th and 15th field of all.
         let (_, fields) = stat.rsplit_once(')').context("no name in stat")?;
@@ -121,18 +120,15 @@ impl Host {
         })
     }
 
-    /// Ends it.
+    /// Ends it, as whoever runs it would.
     pub(crate) async fn end(mut self) -> Result<()> {
-        if let Some(id) = self.child.id() {
-            Command::new("kill")
-                .args(["-TERM", &id.to_string()])
-                .status()
-                .await?;
-        }
-        let status = self.child.wait().await?;
-        if !status.success() {
-            bail!("the host ended with {status}");
-        }
+        let id = self.process.id().context("the host has ended")?;
+        Command::new("kill").args(["-TERM", &id.to_string()]).status().await?;
+        until("the host has ended", || {
+            let ended = self.process.ended().map(|log| log.is_some());
+            std::future::ready(ended)
+        })
+        .await?;
         Ok(())
     }
 }

@@ -21,6 +21,7 @@ use super::{POLL, Turn};
 use crate::control_plane::TenantApi;
 use crate::error::{Error, Result};
 use crate::patch::{self, Created};
+use crate::watched;
 
 impl Turn<'_> {
     /// Reserves the node's name and says by which token it will come.
@@ -51,10 +52,12 @@ impl Turn<'_> {
         let known = made.status.as_ref().and_then(|status| status.token_id.as_ref());
         if known != Some(&token) {
             let version = made.resource_version().unwrap_or_default();
-            patch::update_status(&enrollments, &name, &version, &json!({ "tokenId": token })).await?;
+            let status = json!({ "tokenId": token });
+            let noted = patch::update_status(&enrollments, &name, &version, &status).await?;
+            self.ctx.stores.enrollments.wrote(&noted);
         }
         // The enrollment's own event brings the next turn.
-        Ok(Action::requeue(POLL))
+        Ok(Action::requeue(watched::BEHIND))
     }
 
     /// Makes the token and the boot Secret, and records the Secret's uid.

@@ -33,6 +33,10 @@ struct Found {
 
 impl Turn<'_> {
     pub(super) async fn freeze(&mut self) -> Result<Action> {
+        if self.claim.spec.type_ref.is_none() {
+            // Bound a moment ago: the scheduler is about to show the type, and that wakes this claim.
+            return Ok(Action::await_change());
+        }
         let found = match self.find() {
             Ok(found) => found,
             Err(reason) => {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hostler_api as api;
 use hostler_api::claim::FrozenOrder;
 use hostler_api::conditions::Fact;
 use hostler_core::lifecycle::{self, Drain, Left, NodeSight, Patience};
@@ -53,11 +54,16 @@ impl Turn<'_> {
         };
         let node_name = self.status.node_name.clone().unwrap_or_default();
         let nodes: Api<Node> = Api::all(tenant.client.clone());
-        let found = patch::within(format!("reading Node {node_name}"), nodes.get_opt(&node_name)).await?;
         let signed = self
             .enrollment()
             .and_then(|enrollment| enrollment.status.clone()?.approved_request)
             .is_some();
+        let seen = self.ctx.nodes.get(&tenant.uid, &node_name);
+        let found = if self.is_believed(seen.as_deref(), signed) {
+            seen.map(Arc::unwrap_or_clone)
+        } else {
+            patch::within(format!("reading Node {node_name}"), nodes.get_opt(&node_name)).await?
+        };
         match found {
             Some(node) if signed && is_ready(&node) => self.joined(&nodes, &node, frozen).await,
             Some(node) if signed => {
@@ -73,6 +79,8 @@ impl Turn<'_> {
                 ));
                 Ok(Some(POLL * 5))
             }
+            // The watch of the records may be behind that of the nodes.
+            Some(_) if self.is_signed_by_now().await? => Ok(Some(POLL / 4)),
             Some(_) => {
                 // Not by this claim's token: what is called so is not this machine's node.
                 let text = format!("a Node {node_name} exists that did not join by this claim's token");
@@ -82,6 +90,26 @@ impl Turn<'_> {
                 Ok(Some(POLL * 5))
             }
             None => self.not_there(frozen, &tenant, signed).await,
+        }
+    }
+
+    async fn is_signed_by_now(&self) -> Result<bool> {
+        let Some(known) = self.enrollment() else { return Ok(false) };
+        let records: Api<api::Enrollment> = Api::namespaced(self.client().clone(), &self.namespace());
+        let name = known.name_any();
+        let now = patch::within(format!("reading Enrollment {name}"), records.get_opt(&name)).await?;
+        let status = now.filter(|now| now.uid() == known.uid()).and_then(|now| now.status);
+        Ok(status.is_some_and(|status| status.approved_request.is_some()))
+    }
+
+    /// Whether what the watch shows is enough: that nothing has come yet, that it is not Ready yet, or that it is as it was. Its next
+    /// change brings the next turn. What changes the claim is read anew.
+    fn is_believed(&self, seen: Option<&Node>, signed: bool) -> bool {
+        match (seen, &self.status.node_uid) {
+            (None, None) => !signed,
+            (Some(node), None) => signed && !is_ready(node),
+            (Some(node), Some(joined)) => node.meta().uid.as_ref() == Some(joined) && is_ready(node),
+            (None, Some(_)) => false,
         }
     }
 
@@ -109,7 +137,7 @@ impl Turn<'_> {
             "NotJoined",
             "the machine runs; its node has not joined yet",
         ));
-        Ok(Some(POLL))
+        Ok(Some(POLL * 5))
     }
 
     async fn joined(
@@ -119,6 +147,10 @@ impl Turn<'_> {
         frozen: &FrozenOrder,
     ) -> Result<Option<Duration>> {
         let first = self.status.node_uid.is_none();
+        if first {
+            // While it is not known to have joined, so that a token that cannot be taken away now is taken away with the next look.
+            self.remove_token(frozen).await?;
+        }
         self.status.node_uid = node.uid();
         self.set(&Fact::yes(
             "Joined",
@@ -132,7 +164,6 @@ impl Turn<'_> {
                 .normal(&self.claim, "NodeJoined", "Claiming", &text)
                 .await;
         }
-        self.remove_token(frozen).await?;
         let known = node
             .spec
             .as_ref()

@@ -35,12 +35,12 @@ impl Turn<'_> {
         }
         let mut next = self.claim.clone();
         next.status = Some(self.status.clone());
-        let written = patch::replace_status(&self.claims(), &next).await;
-        match written {
+        let written = match patch::replace_status(&self.claims(), &next).await {
             // Nothing is left to report to.
             Err(error) if error.is_not_found() => return Ok(()),
             other => other?,
         };
+        self.ctx.stores.claims.wrote(&written);
         for (reason, text) in std::mem::take(&mut self.warnings) {
             self.ctx
                 .events

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use hostler_api as api;
 use hostler_api::EnrollmentStatus;
@@ -21,12 +22,15 @@ use crate::retries::steadily;
 /// Condition of a claim: its node has the profile that was chosen for it.
 const ASSIGNED: &str = "ProfileAssigned";
 
+/// Wait for a claim's change to show in the cache: nothing wakes a node's turn for that.
+const SOON: Duration = Duration::from_secs(1);
+
 /// Corrections of this tenant's nodes, by Enrollment uid.
 #[derive(Default)]
 pub(super) struct Contests(Mutex<HashMap<String, Contest>>);
 
 impl Contests {
-    fn resting(&self, uid: &str, ctx: &Ctx) -> Option<std::time::Duration> {
+    fn resting(&self, uid: &str, ctx: &Ctx) -> Option<Duration> {
         self.0
             .lock()
             .expect("no holder panics")
@@ -69,6 +73,13 @@ pub(super) async fn reconcile(node: Arc<Node>, shared: Arc<Tenant>) -> Result<Ac
         .is_some_and(|claim| claim.meta().deletion_timestamp.is_some())
     {
         return Ok(Action::await_change());
+    }
+    let stores = &ctx.stores;
+    if stores.enrollments.is_behind(&record)
+        || shared.nodes.is_behind(&node)
+        || claim.as_ref().is_some_and(|claim| stores.claims.is_behind(claim))
+    {
+        return Ok(Action::requeue(SOON));
     }
     let Some(tenant) = tenant(ctx, &shared.api.uid) else {
         return Ok(Action::await_change());
@@ -138,11 +149,14 @@ async fn act(
     if let Some(intent) = &turn.intent {
         record.status = Some(intent.clone());
         record = patch::replace_status(&records, &record).await?;
+        ctx.stores.enrollments.wrote(&record);
     }
     if let Some(change) = &turn.patch {
         let nodes: Api<Node> = Api::all(shared.api.client.clone());
         let version = node.resource_version().unwrap_or_default();
-        patch::update(&nodes, &node.name_any(), &version, change.clone()).await?;
+        shared
+            .nodes
+            .wrote(&patch::update(&nodes, &node.name_any(), &version, change.clone()).await?);
         let uid = record.uid().unwrap_or_default();
         if turn.corrections > 0 && shared.contests.corrected(&uid, ctx) {
             let note = format!(
@@ -164,7 +178,8 @@ async fn act(
     }
     if let Some(outcome) = &turn.outcome {
         record.status = Some(outcome.clone());
-        patch::replace_status(&records, &record).await?;
+        let recorded = patch::replace_status(&records, &record).await?;
+        ctx.stores.enrollments.wrote(&recorded);
     }
     Ok(())
 }
@@ -232,7 +247,8 @@ async fn tell_claim(ctx: &Ctx, claim: &api::NodeClaim, held: &Held) -> Result<()
         Err(error) if error.is_conflict() => Err(Error::Busy(error.to_string())),
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error),
-        Ok(_) => {
+        Ok(told) => {
+            ctx.stores.claims.wrote(&told);
             if let Held::Revoked(reason) = held {
                 ctx.events
                     .warning(claim, "ProfileRevoked", "Reconciling", &reason.text())

@@ -1,6 +1,6 @@
 //! Watches the objects of one provider and asks its driver what each is.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use hostler_core::view;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, ResourceExt};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::ctx::Ctx;
@@ -26,8 +27,8 @@ const UNSERVED: Duration = Duration::from_secs(2);
 /// Longest wait before a driver that gave no answer is asked again.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
-/// Entries by uid and resourceVersions of what they were made from.
-type Answers = HashMap<(String, String), Entry>;
+/// Objects of one use.
+type Objects = BTreeMap<ObjectRef, Arc<DynamicObject>>;
 
 /// Runs until `stop`: one provider generation with one driver version.
 pub(super) async fn run(
@@ -51,57 +52,192 @@ pub(super) async fn run(
         streams.push(events(&ctx, used, index, &resource));
     }
     let mut events = stream::select_all(streams);
-    let mut seen: Vec<BTreeMap<ObjectRef, Arc<DynamicObject>>> = vec![BTreeMap::new(); uses.len()];
-    let mut fresh: Vec<Option<BTreeMap<ObjectRef, Arc<DynamicObject>>>> = vec![None; uses.len()];
-    let mut listed = vec![false; uses.len()];
-    let mut answers = Answers::new();
+    let mut sight = Sight::new(uses);
+    let mut published = false;
     let mut dirty = false;
     let mut failures: u32 = 0;
+    let mut retry_at = Instant::now();
     loop {
-        // A call that failed is made again even if nothing changes: a machine must not stay unknown because the host was busy once.
-        let again = retry::delay(Class::Broken, failures, 0.5)
-            .unwrap_or(UNSERVED)
-            .min(LONGEST_RETRY);
         let event = tokio::select! {
             () = stop.cancelled() => return,
             event = events.next() => event,
-            () = tokio::time::sleep(again), if failures > 0 && !dirty => {
+            // A call that failed is made again even if nothing changes: a machine must not stay unknown because the host was busy once.
+            () = tokio::time::sleep_until(retry_at), if failures > 0 && !dirty => {
                 dirty = true;
                 continue;
             }
             () = tokio::time::sleep(SETTLE), if dirty => {
                 dirty = false;
-                let holdings = judge(&provider, driver.as_ref(), &description, &uses, &seen, &mut answers).await;
-                let failed = holdings.machines.values().any(|entry| entry.machine.is_err());
-                failures = if failed { failures.saturating_add(1) } else { 0 };
-                if !stop.is_cancelled() {
-                    let listed = listed.iter().all(|one| *one);
-                    ctx.machines.set(&provider.uid, Holdings { listed, ..holdings });
+                let is_retry = failures > 0 && retry_at <= Instant::now();
+                if is_retry {
+                    sight.doubt_failed();
+                }
+                let changes = sight.judge(&provider, driver.as_ref()).await;
+                if sight.failed.is_empty() {
+                    failures = 0;
+                } else if failures == 0 || is_retry {
+                    failures = failures.saturating_add(1);
+                    let wait = retry::delay(Class::Broken, failures, 0.5).unwrap_or(UNSERVED);
+                    retry_at = Instant::now() + wait.min(LONGEST_RETRY);
+                }
+                if stop.is_cancelled() {
+                    return;
+                }
+                let (description, listed) = (Some(description.clone()), sight.is_listed());
+                if published {
+                    ctx.machines.change(&provider.uid, description, listed, changes);
+                } else {
+                    // What an earlier run said of them is of another description.
+                    published = true;
+                    let there = changes.into_iter().filter_map(|(name, entry)| Some((name, entry?)));
+                    let machines = there.collect();
+                    ctx.machines.set(&provider.uid, Holdings { description, machines, listed });
                 }
                 continue;
             }
         };
         let Some((index, event)) = event else { return };
+        sight.note(index, event);
+        dirty = true;
+    }
+}
+
+/// The objects as they were last seen, and what the driver made of the machines among them.
+struct Sight {
+    uses: Vec<KindUse>,
+    objects: Vec<Objects>,
+    /// What a list that is not over yet has brought.
+    fresh: Vec<Option<Objects>>,
+    listed: Vec<bool>,
+    /// What the answers were made from; a failed call leaves none.
+    answers: BTreeMap<ObjectRef, Versions>,
+    /// Machines that are to be looked at.
+    touched: BTreeSet<ObjectRef>,
+    /// Machines for which the driver gave no answer.
+    failed: BTreeSet<ObjectRef>,
+}
+
+/// uid and resourceVersion of a machine, then the resourceVersions of the objects beside it.
+type Versions = Vec<Option<String>>;
+
+impl Sight {
+    fn new(uses: Vec<KindUse>) -> Self {
+        Self {
+            objects: vec![Objects::new(); uses.len()],
+            fresh: vec![None; uses.len()],
+            listed: vec![false; uses.len()],
+            uses,
+            answers: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            failed: BTreeSet::new(),
+        }
+    }
+
+    fn is_listed(&self) -> bool {
+        self.listed.iter().all(|one| *one)
+    }
+
+    fn doubt_failed(&mut self) {
+        self.touched.extend(self.failed.iter().cloned());
+    }
+
+    fn note(&mut self, index: usize, event: watcher::Event<DynamicObject>) {
+        let of = |object: &DynamicObject| reference(&self.uses[index], object);
         match event {
             watcher::Event::Apply(object) => {
-                seen[index].insert(reference(&uses[index], &object), Arc::new(object));
+                let name = of(&object);
+                self.touch(index, &name);
+                self.objects[index].insert(name, Arc::new(object));
             }
             watcher::Event::Delete(object) => {
-                seen[index].remove(&reference(&uses[index], &object));
+                let name = of(&object);
+                self.touch(index, &name);
+                self.objects[index].remove(&name);
             }
-            watcher::Event::Init => fresh[index] = Some(BTreeMap::new()),
+            watcher::Event::Init => self.fresh[index] = Some(Objects::new()),
             watcher::Event::InitApply(object) => {
-                let name = reference(&uses[index], &object);
-                fresh[index]
+                let name = of(&object);
+                self.fresh[index]
                     .get_or_insert_default()
                     .insert(name, Arc::new(object));
             }
             watcher::Event::InitDone => {
-                seen[index] = fresh[index].take().unwrap_or_default();
-                listed[index] = true;
+                let now = self.fresh[index].take().unwrap_or_default();
+                let before = std::mem::replace(&mut self.objects[index], now);
+                let names: BTreeSet<ObjectRef> =
+                    before.into_keys().chain(self.objects[index].keys().cloned()).collect();
+                for name in &names {
+                    self.touch(index, name);
+                }
+                self.listed[index] = true;
             }
         }
-        dirty = true;
+    }
+
+    /// Notes the machines that an object is, or stands beside.
+    fn touch(&mut self, index: usize, name: &ObjectRef) {
+        if self.uses[index].role == Role::Machine {
+            self.touched.insert(name.clone());
+            return;
+        }
+        let machines = self.uses.iter().filter(|used| used.role == Role::Machine);
+        self.touched.extend(machines.map(|used| beside(used, name)));
+    }
+
+    /// Asks the driver about the machines that changed; returns them, `None` being those that are gone.
+    async fn judge(
+        &mut self,
+        provider: &Object,
+        driver: &dyn Driver,
+    ) -> Vec<(ObjectRef, Option<Arc<Entry>>)> {
+        let mut changes = Vec::new();
+        for name in std::mem::take(&mut self.touched) {
+            let Some(object) = self.of_role(Role::Machine).find_map(|(_, objects)| objects.get(&name)) else {
+                self.answers.remove(&name);
+                self.failed.remove(&name);
+                changes.push((name, None));
+                continue;
+            };
+            let related: Vec<&Arc<DynamicObject>> = self
+                .of_role(Role::Related)
+                .filter_map(|(used, objects)| objects.get(&beside(used, &name)))
+                .collect();
+            let versions: Versions = [object.uid(), object.resource_version()]
+                .into_iter()
+                .chain(related.iter().map(|one| one.resource_version()))
+                .collect();
+            // An answer stands until its object changes.
+            if self.answers.get(&name) == Some(&versions) {
+                continue;
+            }
+            let entry = Arc::new(ask(provider, driver, object, &related).await);
+            if entry.machine.is_ok() {
+                self.failed.remove(&name);
+                self.answers.insert(name.clone(), versions);
+            } else {
+                self.failed.insert(name.clone());
+                self.answers.remove(&name);
+            }
+            changes.push((name, Some(entry)));
+        }
+        changes
+    }
+
+    fn of_role(&self, role: Role) -> impl Iterator<Item = (&KindUse, &Objects)> {
+        self.uses
+            .iter()
+            .zip(&self.objects)
+            .filter(move |(used, _)| used.role == role)
+    }
+}
+
+/// The object of a use that has the name of another one.
+fn beside(used: &KindUse, name: &ObjectRef) -> ObjectRef {
+    ObjectRef {
+        api_version: used.api_version.clone(),
+        kind: used.kind.clone(),
+        namespace: name.namespace.clone(),
+        name: name.name.clone(),
     }
 }
 
@@ -149,63 +285,6 @@ fn events(
         .boxed()
 }
 
-async fn judge(
-    provider: &Object,
-    driver: &dyn Driver,
-    description: &Arc<Description>,
-    uses: &[KindUse],
-    seen: &[BTreeMap<ObjectRef, Arc<DynamicObject>>],
-    answers: &mut Answers,
-) -> Holdings {
-    let mut machines = BTreeMap::new();
-    let mut kept = Answers::new();
-    for (_, objects) in uses
-        .iter()
-        .zip(seen)
-        .filter(|(used, _)| used.role == Role::Machine)
-    {
-        for (name, object) in objects {
-            let related: Vec<&Arc<DynamicObject>> = uses
-                .iter()
-                .zip(seen)
-                .filter(|(used, _)| used.role == Role::Related)
-                .filter_map(|(used, objects)| {
-                    objects.get(&ObjectRef {
-                        api_version: used.api_version.clone(),
-                        kind: used.kind.clone(),
-                        namespace: name.namespace.clone(),
-                        name: name.name.clone(),
-                    })
-                })
-                .collect();
-            let versions: Vec<String> = related.iter().filter_map(|one| one.resource_version()).collect();
-            let key = (
-                object.uid().unwrap_or_default(),
-                format!(
-                    "{}/{}",
-                    object.resource_version().unwrap_or_default(),
-                    versions.join("/")
-                ),
-            );
-            let entry = match answers.remove(&key) {
-                Some(entry) => entry,
-                None => ask(provider, driver, object, &related).await,
-            };
-            // A failed call is asked again with the next change of anything; an answer stands until its object changes.
-            if entry.machine.is_ok() {
-                kept.insert(key, entry.clone());
-            }
-            machines.insert(name.clone(), entry);
-        }
-    }
-    *answers = kept;
-    Holdings {
-        description: Some(description.clone()),
-        machines,
-        listed: false,
-    }
-}
-
 async fn ask(
     provider: &Object,
     driver: &dyn Driver,
@@ -241,3 +320,6 @@ fn reference(used: &KindUse, object: &DynamicObject) -> ObjectRef {
         name: object.name_any(),
     }
 }
+
+#[cfg(test)]
+mod tests;

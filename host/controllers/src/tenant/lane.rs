@@ -20,6 +20,8 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 use tower::{BoxError, Service};
 
+use crate::requests::{below, is_watch};
+
 /// Requests of one tenant at once. Watches hold no place: they never end.
 const WIDTH: usize = 8;
 /// Most bytes of an answer, and of one event of a watch.
@@ -44,31 +46,12 @@ pub(crate) const MOST: usize = 5_000;
 pub(crate) fn narrow(client: &Client, doubt: Option<Arc<Notify>>) -> Client {
     let namespace = client.default_namespace().to_owned();
     let lane = Lane {
-        inner: Through(client.clone()),
+        inner: below(client),
         places: Arc::new(Semaphore::new(WIDTH)),
         largest: LARGEST,
         doubt,
     };
     Client::new(lane, namespace)
-}
-
-/// A client as the service below a client.
-#[derive(Clone)]
-struct Through(Client);
-
-impl Service<Request<Body>> for Through {
-    type Response = Response<Body>;
-    type Error = kube::Error;
-    type Future = BoxFuture<'static, kube::Result<Response<Body>>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<kube::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let client = self.0.clone();
-        Box::pin(async move { client.send(request).await })
-    }
 }
 
 #[derive(Clone)]
@@ -112,10 +95,7 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let ready = self.clone();
         let mut lane = std::mem::replace(self, ready);
-        let query = request.uri().query().unwrap_or_default();
-        let lines = query
-            .split('&')
-            .any(|one| matches!(one, "watch=true" | "watch=1"));
+        let lines = is_watch(&request);
         Box::pin(async move {
             let place = if lines {
                 None
@@ -380,7 +360,7 @@ mod tests {
             Ok::<_, BoxError>(Response::new(http_body_util::StreamBody::new(drops)))
         });
         let mut lane = Lane {
-            inner: Through(Client::new(service, "default")),
+            inner: below(&Client::new(service, "default")),
             places: Arc::new(Semaphore::new(1)),
             largest: 8,
             doubt: None,

@@ -30,8 +30,9 @@ pub(crate) async fn each(
     let mut running: HashMap<String, Running> = HashMap::new();
     let tasks = TaskTracker::new();
     let mut changes = stream::select_all([
-        crate::generations(ctx.tenants.subscribe()),
-        ctx.stores.tenants.subscribe().map(drop).boxed(),
+        crate::told(ctx.tenants.changes()).map(drop).boxed(),
+        // Also says who is there now.
+        ctx.stores.tenants.restated().map(drop).boxed(),
     ]);
     loop {
         tokio::select! {

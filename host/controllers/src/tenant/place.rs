@@ -12,6 +12,9 @@ use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::patch::{self, Created};
 
+/// Reason of a tenant that names the address of another's control plane.
+pub(super) const ENDPOINT_TAKEN: &str = "EndpointTaken";
+
 /// The place that a tenant names, if it may have it.
 ///
 /// # Errors
@@ -62,7 +65,7 @@ pub(super) fn find(
         && earlier_has(ctx, tenant, endpoint)
     {
         return Err(Reason::new(
-            "EndpointTaken",
+            ENDPOINT_TAKEN,
             format!("controlPlane.endpoint: {endpoint} is another control plane's"),
         )
         .remedy("choose another address in the values"));
@@ -114,6 +117,18 @@ pub(super) fn tenant_in(ctx: &Ctx, namespace: &str) -> Option<std::sync::Arc<api
         .state()
         .into_iter()
         .find(|tenant| tenant.meta().uid.as_ref() == Some(uid))
+}
+
+/// Whether a change of a namespace concerns a tenant: it is marked as his, or he names it.
+pub(super) fn is_about(ctx: &Ctx, namespace: &str, tenant: &api::VirtualClusterInstance) -> bool {
+    let known = ctx.stores.namespaces.get(None, namespace);
+    let marked = known.as_ref().and_then(|known| known.labels().get(names::TENANT_UID));
+    if marked.is_some() && marked == tenant.meta().uid.as_ref() {
+        return true;
+    }
+    let own = tenant.namespace().unwrap_or_default();
+    names::project_of(&own)
+        .is_some_and(|project| named(tenant, project, None).host_namespace == namespace)
 }
 
 /// Whether the place was taken before.
@@ -185,7 +200,7 @@ fn earlier_has(ctx: &Ctx, tenant: &api::VirtualClusterInstance, endpoint: &str) 
         return false;
     }
     ctx.stores.tenants.state().iter().any(|other| {
-        if other.uid() == tenant.uid() {
+        if other.meta().uid == tenant.meta().uid {
             return false;
         }
         let wants = ctx

@@ -1,8 +1,11 @@
 //! A tenant's pools: claims made and deleted as `core::pool` plans.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use hostler_api as api;
 use hostler_api::conditions;
 use hostler_core::pool::{self, Going, Owner, Plan};
@@ -11,12 +14,14 @@ use hostler_core::seams::Reason;
 use hostler_core::selector::{self, TypeFacts};
 use hostler_core::values::{self, Pool};
 use kube::api::ListParams;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use super::report::Progress;
 use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::patch::{self, Created};
+use crate::watched;
 
 /// Wait before the next batch of creates.
 const NEXT_BATCH: Duration = Duration::from_millis(200);
@@ -29,9 +34,8 @@ pub(super) async fn turn(
     pools: &[Pool],
     progress: &mut Progress,
 ) -> Result<Option<Duration>> {
-    let namespace = tenant.namespace();
     let claims: Api<api::NodeClaim> =
-        Api::namespaced(ctx.client.clone(), &namespace.clone().unwrap_or_default());
+        Api::namespaced(ctx.client.clone(), &tenant.namespace().unwrap_or_default());
     let owner = Owner {
         tenant,
         installation: &ctx.settings.installation,
@@ -41,19 +45,24 @@ pub(super) async fn turn(
         .claims
         .state()
         .into_iter()
-        .filter(|claim| claim.namespace() == namespace)
+        .filter(|claim| claim.metadata.namespace == tenant.metadata.namespace)
         .collect();
     let seen: Vec<&api::NodeClaim> = seen.iter().map(AsRef::as_ref).collect();
+    let own: Vec<&api::NodeClaim> = seen
+        .iter()
+        .copied()
+        .filter(|claim| pool::pool_of(claim, owner).is_some())
+        .collect();
     let mut again: Option<Duration> = None;
-    let mut shrinks = !pool::orphaned(owner, pools, &seen).is_empty();
+    let mut shrinks = !pool::orphaned(owner, pools, &own).is_empty();
     let mut plans = Vec::new();
     let mut statuses = Vec::new();
     for pool in pools {
         if let Err(reason) = servable(ctx, pool) {
-            statuses.push(pool::refused(owner, pool, &seen, &reason));
+            statuses.push(pool::refused(owner, pool, &own, &reason));
             continue;
         }
-        statuses.push(pool::status(owner, pool, &seen));
+        statuses.push(pool::status(owner, pool, &own));
         let plan = pool::plan(owner, pool, &seen, free(ctx, pool), ctx.clock.now());
         shrinks |= !plan.deletes.is_empty();
         plans.push(plan);
@@ -136,6 +145,70 @@ async fn act(
     Ok(())
 }
 
+/// What of a claim its tenant's turn looks at.
+pub(super) fn concern(claim: &api::NodeClaim) -> impl PartialEq + Send + use<> {
+    let status = claim.status.as_ref();
+    let text = |pick: fn(&api::NodeClaimStatus) -> &Option<String>| {
+        status.and_then(|status| pick(status).clone())
+    };
+    (
+        watched::stated(claim),
+        text(|status| &status.phase),
+        // Told of the pool while it is not full.
+        (text(|status| &status.reason), text(|status| &status.message)),
+        claim.machine().is_some(),
+        status.is_some_and(|status| status.node_uid.is_some()),
+    )
+}
+
+/// Ticks when a node type has more free machines than before, or is another one.
+pub(super) fn came_free(ctx: &Arc<Ctx>) -> BoxStream<'static, ()> {
+    let mut known: HashMap<ObjectRef<api::NodeType>, (u64, i64)> = HashMap::new();
+    let store = ctx.stores.node_types.store();
+    ctx.stores
+        .node_types
+        .subscribe()
+        .filter_map(move |name| {
+            let Some(node_type) = store.get(&name) else {
+                known.remove(&name);
+                return std::future::ready(None);
+            };
+            let now = (watched::stated(node_type.as_ref()), left(&node_type));
+            let before = known.insert(name, now);
+            let more = before.is_none_or(|before| before.0 != now.0 || before.1 < now.1);
+            std::future::ready(more.then_some(()))
+        })
+        .boxed()
+}
+
+/// Free machines of a type by its status.
+fn left(node_type: &api::NodeType) -> i64 {
+    let status = node_type.status.as_ref();
+    status.map_or(0, |status| {
+        if is_boundless(status) {
+            i64::MAX
+        } else {
+            status.capacity.total - status.capacity.claimed
+        }
+    })
+}
+
+/// A type without bound counts what is claimed as its total, and has capacity all the same.
+fn is_boundless(status: &api::NodeTypeStatus) -> bool {
+    status.capacity.total <= status.capacity.claimed
+        && conditions::is_true(&status.conditions, "HasCapacity")
+}
+
+/// Whether a tenant has fewer claims than its pools want, as far as it was told.
+pub(super) fn is_short(tenant: &api::VirtualClusterInstance) -> bool {
+    tenant.status.as_ref().is_some_and(|status| {
+        status
+            .pools
+            .iter()
+            .any(|pool| pool.claims < pool.quantity)
+    })
+}
+
 /// Whether a pool may make claims as it is written.
 fn servable(ctx: &Ctx, pool: &Pool) -> Result<(), Reason> {
     let Some(provider) = ctx.stores.providers.get(None, &pool.provider) else {
@@ -162,10 +235,9 @@ fn servable(ctx: &Ctx, pool: &Pool) -> Result<(), Reason> {
 /// Claims, of anybody, that have a machine of a type.
 fn bound_to(ctx: &Ctx, full_name: &str) -> i64 {
     let claims = ctx.stores.claims.state();
-    let bound = claims.iter().filter(|claim| {
-        let machine = claim.status.as_ref().and_then(|status| status.machine.as_ref());
-        machine.is_some_and(|machine| machine.type_ref == full_name)
-    });
+    let bound = claims
+        .iter()
+        .filter(|claim| claim.machine().is_some_and(|machine| machine.type_ref == full_name));
     i64::try_from(bound.count()).unwrap_or(i64::MAX)
 }
 
@@ -179,8 +251,7 @@ fn free(ctx: &Ctx, pool: &Pool) -> Option<i64> {
             continue;
         };
         let (total, claimed) = (status.capacity.total, status.capacity.claimed);
-        // A type without bound counts what is claimed as its total, and has capacity all the same.
-        if total <= claimed && conditions::is_true(&status.conditions, "HasCapacity") {
+        if is_boundless(status) {
             return None;
         }
         // The count may be older than the claims: a machine that a claim names is not free any more.

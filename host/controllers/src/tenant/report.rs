@@ -68,7 +68,7 @@ pub(super) async fn write(
     match patch::replace_status(tenants, &next).await {
         // The tenant changed in this very turn: the next one tells.
         Err(error) if error.is_conflict() || error.is_not_found() => return Ok(()),
-        other => drop(other?),
+        other => ctx.stores.tenants.wrote(&other?),
     }
     if let (Some(reason), Some(message)) = (reason, message)
         && before.reason.as_deref() != Some(&reason)
@@ -186,7 +186,7 @@ pub(super) async fn leaving(
     }
     match patch::replace_status(tenants, &next).await {
         Err(error) if error.is_conflict() || error.is_not_found() => return Ok(()),
-        other => drop(other?),
+        other => ctx.stores.tenants.wrote(&other?),
     }
     if before.reason.as_deref() != Some(reason) {
         tracing::info!(tenant = tenant.name_any(), reason, "tenant is being deleted");

@@ -247,7 +247,7 @@ impl World {
         let claims: Api<api::NodeClaim> = self.namespaced(PROJECT);
         let claim = object(json!({
             "metadata": {"name": name, "finalizers": ["hostler.dev/release"]},
-            "spec": {"providerRef": "toys", "vClusterRef": "one", "nodeLabels": {"workload": "gpu"}},
+            "spec": {"providerRef": "toys", "typeRef": "toys.small", "vClusterRef": "one", "nodeLabels": {"workload": "gpu"}},
         }));
         claims.create(&PostParams::default(), &claim).await.unwrap();
         let place = json!({"status": {"machine": {

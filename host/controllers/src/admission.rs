@@ -8,8 +8,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use futures::stream::{self, BoxStream};
 use futures::StreamExt;
+use futures::stream::{self, BoxStream};
 use hostler_api as api;
 use hostler_api::claim::ProfileChoice;
 use hostler_api::conditions::{self, Fact, phase};
@@ -50,7 +50,8 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             claim.meta().namespace.as_deref().and_then(names::project_of) == Some(&project.name)
         }),
         woken(&ctx, stores.tenants.restated(), |tenant, claim| {
-            claim.spec.vcluster_ref.as_ref() == Some(&tenant.name) && claim.meta().namespace == tenant.namespace
+            claim.spec.vcluster_ref.as_ref() == Some(&tenant.name)
+                && claim.meta().namespace == tenant.namespace
         }),
         woken(&ctx, stores.providers.restated(), |provider, claim| {
             claim.spec.provider_ref == provider.name
@@ -325,7 +326,9 @@ async fn report(
     if *status == before {
         return Ok(());
     }
-    ctx.stores.claims.wrote(&patch::replace_status(claims, &next).await?);
+    ctx.stores
+        .claims
+        .wrote(&patch::replace_status(claims, &next).await?);
     if told.as_deref() == Some(fact.reason) {
         return Ok(());
     }

@@ -10,6 +10,7 @@ mod admit;
 mod drive;
 mod freeze;
 pub(crate) mod kinds;
+mod look;
 mod node;
 mod observe;
 mod release;
@@ -303,9 +304,12 @@ fn by_machine(ctx: &Ctx) -> BoxStream<'static, reflector::ObjectRef<api::NodeCla
 fn by_enrollment(ctx: &Ctx) -> BoxStream<'static, reflector::ObjectRef<api::NodeClaim>> {
     let store = ctx.stores.enrollments.store();
     let named = move |name: reflector::ObjectRef<api::Enrollment>| {
-        let reserved = store
-            .get(&name)
-            .filter(|found| found.status.as_ref().is_some_and(|status| status.token_id.is_some()));
+        let reserved = store.get(&name).filter(|found| {
+            found
+                .status
+                .as_ref()
+                .is_some_and(|status| status.token_id.is_some())
+        });
         let claim = reserved.and_then(|found| found.spec.claim.clone());
         let namespace = name.namespace.unwrap_or_default();
         std::future::ready(claim.map(|claim| reflector::ObjectRef::new(&claim.name).within(&namespace)))

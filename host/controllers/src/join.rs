@@ -147,7 +147,9 @@ async fn reconcile(request: Arc<CertificateSigningRequest>, shared: Arc<Shared>)
 
 fn namespace_of(ctx: &Ctx, tenant: &str) -> Option<String> {
     let tenants = ctx.stores.tenants.state();
-    let owner = tenants.iter().find(|one| one.meta().uid.as_deref() == Some(tenant))?;
+    let owner = tenants
+        .iter()
+        .find(|one| one.meta().uid.as_deref() == Some(tenant))?;
     owner.namespace()
 }
 
@@ -232,7 +234,9 @@ async fn note(
         None,
         ctx.clock.now(),
     );
-    ctx.stores.enrollments.wrote(&patch::replace_status(all, &next).await?);
+    ctx.stores
+        .enrollments
+        .wrote(&patch::replace_status(all, &next).await?);
     Ok(())
 }
 

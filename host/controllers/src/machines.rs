@@ -89,7 +89,10 @@ impl Machines {
             .cloned()
             .collect();
         let (description, listed) = (holdings.description, holdings.listed);
-        let there = holdings.machines.into_iter().map(|(name, entry)| (name, Some(entry)));
+        let there = holdings
+            .machines
+            .into_iter()
+            .map(|(name, entry)| (name, Some(entry)));
         let changes = there.chain(gone.into_iter().map(|name| (name, None))).collect();
         self.change(provider_uid, description, listed, changes);
     }

@@ -49,14 +49,18 @@ type Signature = (i64, String);
 pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
     let tasks = Arc::new(Tasks::default());
     // A provider that is to go waits for the last claim that is bound to it.
-    let by_claim = ctx.stores.claims.subscribe_to(|claim| claim.machine().is_some()).flat_map({
-        let ctx = ctx.clone();
-        move |_| {
-            let mut going = ctx.stores.providers.state();
-            going.retain(|provider| provider.meta().deletion_timestamp.is_some());
-            stream::iter(going).map(|provider| ObjectRef::from_obj(provider.as_ref()))
-        }
-    });
+    let by_claim = ctx
+        .stores
+        .claims
+        .subscribe_to(|claim| claim.machine().is_some())
+        .flat_map({
+            let ctx = ctx.clone();
+            move |_| {
+                let mut going = ctx.stores.providers.state();
+                going.retain(|provider| provider.meta().deletion_timestamp.is_some());
+                stream::iter(going).map(|provider| ObjectRef::from_obj(provider.as_ref()))
+            }
+        });
     let by_plugin = crate::plugins_changed(ctx.plugins.clone(), stop.clone());
     Controller::for_stream(stream::pending(), ctx.stores.providers.store())
         .reconcile_on(ctx.stores.providers.subscribe())

@@ -146,9 +146,7 @@ fn is_waiting(claim: &api::NodeClaim) -> bool {
 
 /// Bound, but stopped before its type was shown.
 fn lacks_type(claim: &api::NodeClaim) -> bool {
-    claim.meta().deletion_timestamp.is_none()
-        && claim.spec.type_ref.is_none()
-        && claim.machine().is_some()
+    claim.meta().deletion_timestamp.is_none() && claim.spec.type_ref.is_none() && claim.machine().is_some()
 }
 
 fn offers(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<TypeOffer> {

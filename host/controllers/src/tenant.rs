@@ -16,6 +16,7 @@ mod release;
 mod report;
 mod secret;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,22 +49,24 @@ const COMING_UP: Duration = Duration::from_millis(500);
 /// Runs until `stop`.
 pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
     let stores = &ctx.stores;
-    let claims = stores.claims.subscribe_to(pools::concern).filter_map({
+    let claims = stores.claims.subscribe_to(pools::concern).map({
         let ctx = ctx.clone();
+        // A deleted claim can no longer say whose it was.
+        let mut owners: HashMap<ObjectRef<api::NodeClaim>, Option<String>> = HashMap::new();
         move |changed| {
-            // A deleted claim can no longer say whose it was: its namespace can.
             let namespace = changed.namespace.clone().unwrap_or_default();
-            let owner = ctx
-                .stores
-                .claims
-                .store()
-                .get(&changed)
-                .and_then(|claim| claim.spec.vcluster_ref.clone());
-            let of = |name: String| ObjectRef::new(&name).within(&namespace);
-            std::future::ready(Some(match owner {
-                Some(name) => vec![of(name)],
-                None => in_namespace(&ctx, &namespace).into_iter().map(of).collect(),
-            }))
+            let owner = match ctx.stores.claims.store().get(&changed) {
+                Some(claim) => {
+                    let owner = claim.spec.vcluster_ref.clone();
+                    owners.insert(changed, owner.clone());
+                    owner
+                }
+                None => owners.remove(&changed).flatten(),
+            };
+            owner
+                .map(|name| ObjectRef::new(&name).within(&namespace))
+                .into_iter()
+                .collect::<Vec<_>>()
         }
     });
     let projects = stores.projects.restated().map({
@@ -174,7 +177,9 @@ fn in_namespace(ctx: &Ctx, namespace: &str) -> Vec<String> {
 
 fn of_uid(ctx: &Ctx, uid: &str) -> Option<ObjectRef<api::VirtualClusterInstance>> {
     let tenants = ctx.stores.tenants.state();
-    let found = tenants.iter().find(|one| one.meta().uid.as_deref() == Some(uid))?;
+    let found = tenants
+        .iter()
+        .find(|one| one.meta().uid.as_deref() == Some(uid))?;
     Some(ObjectRef::from_obj(found.as_ref()))
 }
 

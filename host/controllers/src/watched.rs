@@ -107,10 +107,7 @@ where
     }
 
     /// The same, but of a change only if it is one in `part`, in the object's identity, or the end of it.
-    pub fn subscribe_to<P>(
-        &self,
-        part: impl Fn(&K) -> P + Send + 'static,
-    ) -> BoxStream<'static, ObjectRef<K>>
+    pub fn subscribe_to<P>(&self, part: impl Fn(&K) -> P + Send + 'static) -> BoxStream<'static, ObjectRef<K>>
     where
         K::DynamicType: Default,
         P: PartialEq + Send + 'static,
@@ -302,7 +299,10 @@ impl Written {
 
     /// A list is as new as any write that was answered before it, and what it leaves out is gone.
     fn listed<K: Resource>(&self, all: &[Arc<K>]) {
-        let there: HashSet<&String> = all.iter().filter_map(|object| object.meta().uid.as_ref()).collect();
+        let there: HashSet<&String> = all
+            .iter()
+            .filter_map(|object| object.meta().uid.as_ref())
+            .collect();
         self.0
             .lock()
             .expect("no holder panics")
@@ -317,8 +317,8 @@ fn version(object: &impl Resource) -> Option<u64> {
     object.meta().resource_version.as_ref()?.parse().ok()
 }
 
-/// Wait of a turn that found the cache behind, should the change that it waits for not wake it.
-pub(crate) const BEHIND: Duration = Duration::from_secs(5);
+/// Wait of a turn that found the cache behind, where the change that it waits for does not wake it.
+pub(crate) const BEHIND: Duration = Duration::from_secs(1);
 
 /// Which objects a bounded cache has room for.
 struct Bound<K>

@@ -160,6 +160,12 @@ pub fn is_held_by(object: &Value, holder: &Holder) -> bool {
     record(object).is_ok_and(|record| record.is_some_and(|record| record.is_of(holder)))
 }
 
+/// Whether any record of a loan is on the object, also one that cannot be read.
+#[must_use]
+pub fn is_lent(object: &Value) -> bool {
+    !matches!(record(object), Ok(None))
+}
+
 /// Changes the object as the patches say, and records that in the same value.
 ///
 /// # Errors

@@ -123,7 +123,10 @@ impl Host {
     /// Ends it, as whoever runs it would.
     pub(crate) async fn end(mut self) -> Result<()> {
         let id = self.process.id().context("the host has ended")?;
-        Command::new("kill").args(["-TERM", &id.to_string()]).status().await?;
+        Command::new("kill")
+            .args(["-TERM", &id.to_string()])
+            .status()
+            .await?;
         until("the host has ended", || {
             let ended = self.process.ended().map(|log| log.is_some());
             std::future::ready(ended)

@@ -21,7 +21,6 @@ use super::{POLL, Turn};
 use crate::control_plane::TenantApi;
 use crate::error::{Error, Result};
 use crate::patch::{self, Created};
-use crate::watched;
 
 impl Turn<'_> {
     /// Reserves the node's name and says by which token it will come.
@@ -57,7 +56,7 @@ impl Turn<'_> {
             self.ctx.stores.enrollments.wrote(&noted);
         }
         // The enrollment's own event brings the next turn.
-        Ok(Action::requeue(watched::BEHIND))
+        Ok(Action::requeue(POLL * 5))
     }
 
     /// Makes the token and the boot Secret, and records the Secret's uid.

@@ -94,11 +94,15 @@ impl Turn<'_> {
     }
 
     async fn is_signed_by_now(&self) -> Result<bool> {
-        let Some(known) = self.enrollment() else { return Ok(false) };
+        let Some(known) = self.enrollment() else {
+            return Ok(false);
+        };
         let records: Api<api::Enrollment> = Api::namespaced(self.client().clone(), &self.namespace());
         let name = known.name_any();
         let now = patch::within(format!("reading Enrollment {name}"), records.get_opt(&name)).await?;
-        let status = now.filter(|now| now.uid() == known.uid()).and_then(|now| now.status);
+        let status = now
+            .filter(|now| now.uid() == known.uid())
+            .and_then(|now| now.status);
         Ok(status.is_some_and(|status| status.approved_request.is_some()))
     }
 

@@ -103,12 +103,15 @@ impl Turn<'_> {
             .flat_map(order::uses)
             .filter(|used| used.role == Role::Machine)
         {
-            let all = self
+            let lent = self
                 .kinds
-                .list(self.client(), &used.api_version, &used.kind, &used.namespace)
+                .lent(self.client(), &used.api_version, &used.kind, &used.namespace)
                 .await?;
-            if let Some(object) = all.iter().find(|object| loan::is_held_by(object, &self.holder)) {
-                return Ok(held(loan::name_of(object)));
+            if let Some(object) = lent.iter().find(|object| loan::is_held_by(object, &self.holder)) {
+                let name = object
+                    .pointer("/metadata/name")
+                    .and_then(serde_json::Value::as_str);
+                return Ok(held(format!("{} {}", used.kind, name.unwrap_or_default())));
             }
         }
         Ok(None)

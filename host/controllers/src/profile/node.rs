@@ -18,12 +18,10 @@ use crate::error::{Error, Result};
 use crate::judge::{self, Held};
 use crate::patch;
 use crate::retries::steadily;
+use crate::watched::BEHIND;
 
 /// Condition of a claim: its node has the profile that was chosen for it.
 const ASSIGNED: &str = "ProfileAssigned";
-
-/// Wait for a claim's change to show in the cache: nothing wakes a node's turn for that.
-const SOON: Duration = Duration::from_secs(1);
 
 /// Corrections of this tenant's nodes, by Enrollment uid.
 #[derive(Default)]
@@ -79,7 +77,7 @@ pub(super) async fn reconcile(node: Arc<Node>, shared: Arc<Tenant>) -> Result<Ac
         || shared.nodes.is_behind(&node)
         || claim.as_ref().is_some_and(|claim| stores.claims.is_behind(claim))
     {
-        return Ok(Action::requeue(SOON));
+        return Ok(Action::requeue(BEHIND));
     }
     let Some(tenant) = tenant(ctx, &shared.api.uid) else {
         return Ok(Action::await_change());

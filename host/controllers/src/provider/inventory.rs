@@ -164,8 +164,10 @@ impl Sight {
             watcher::Event::InitDone => {
                 let now = self.fresh[index].take().unwrap_or_default();
                 let before = std::mem::replace(&mut self.objects[index], now);
-                let names: BTreeSet<ObjectRef> =
-                    before.into_keys().chain(self.objects[index].keys().cloned()).collect();
+                let names: BTreeSet<ObjectRef> = before
+                    .into_keys()
+                    .chain(self.objects[index].keys().cloned())
+                    .collect();
                 for name in &names {
                     self.touch(index, name);
                 }
@@ -192,7 +194,10 @@ impl Sight {
     ) -> Vec<(ObjectRef, Option<Arc<Entry>>)> {
         let mut changes = Vec::new();
         for name in std::mem::take(&mut self.touched) {
-            let Some(object) = self.of_role(Role::Machine).find_map(|(_, objects)| objects.get(&name)) else {
+            let Some(object) = self
+                .of_role(Role::Machine)
+                .find_map(|(_, objects)| objects.get(&name))
+            else {
                 self.answers.remove(&name);
                 self.failed.remove(&name);
                 changes.push((name, None));

@@ -122,13 +122,14 @@ pub(super) fn tenant_in(ctx: &Ctx, namespace: &str) -> Option<std::sync::Arc<api
 /// Whether a change of a namespace concerns a tenant: it is marked as his, or he names it.
 pub(super) fn is_about(ctx: &Ctx, namespace: &str, tenant: &api::VirtualClusterInstance) -> bool {
     let known = ctx.stores.namespaces.get(None, namespace);
-    let marked = known.as_ref().and_then(|known| known.labels().get(names::TENANT_UID));
+    let marked = known
+        .as_ref()
+        .and_then(|known| known.labels().get(names::TENANT_UID));
     if marked.is_some() && marked == tenant.meta().uid.as_ref() {
         return true;
     }
     let own = tenant.namespace().unwrap_or_default();
-    names::project_of(&own)
-        .is_some_and(|project| named(tenant, project, None).host_namespace == namespace)
+    names::project_of(&own).is_some_and(|project| named(tenant, project, None).host_namespace == namespace)
 }
 
 /// Whether the place was taken before.

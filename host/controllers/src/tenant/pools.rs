@@ -100,16 +100,23 @@ async fn live(
         return Ok(Vec::new());
     };
     let pools = &values.private_nodes.pools;
-    let listed = patch::within(
-        format!("listing claims of tenant {name}"),
-        claims.list(&ListParams::default()),
-    )
-    .await?;
-    let seen: Vec<&api::NodeClaim> = listed.items.iter().collect();
     let owner = Owner {
         tenant: &now,
         installation: &ctx.settings.installation,
     };
+    let own = format!("{}={}", api::names::TENANT_UID, now.uid().unwrap_or_default());
+    let own = ListParams::default().labels(&own);
+    let listed = patch::within(format!("listing claims of tenant {name}"), claims.list(&own)).await?;
+    // Of the others only the names matter: a new claim takes none of them.
+    let mut others = ctx.stores.claims.state();
+    others.retain(|claim| {
+        claim.metadata.namespace == now.metadata.namespace && pool::pool_of(claim, owner).is_none()
+    });
+    let seen: Vec<&api::NodeClaim> = listed
+        .items
+        .iter()
+        .chain(others.iter().map(AsRef::as_ref))
+        .collect();
     let mut plans = vec![Plan {
         deletes: pool::orphaned(owner, pools, &seen),
         ..Plan::default()
@@ -148,9 +155,8 @@ async fn act(
 /// What of a claim its tenant's turn looks at.
 pub(super) fn concern(claim: &api::NodeClaim) -> impl PartialEq + Send + use<> {
     let status = claim.status.as_ref();
-    let text = |pick: fn(&api::NodeClaimStatus) -> &Option<String>| {
-        status.and_then(|status| pick(status).clone())
-    };
+    let text =
+        |pick: fn(&api::NodeClaimStatus) -> &Option<String>| status.and_then(|status| pick(status).clone());
     (
         watched::stated(claim),
         text(|status| &status.phase),
@@ -195,18 +201,15 @@ fn left(node_type: &api::NodeType) -> i64 {
 
 /// A type without bound counts what is claimed as its total, and has capacity all the same.
 fn is_boundless(status: &api::NodeTypeStatus) -> bool {
-    status.capacity.total <= status.capacity.claimed
-        && conditions::is_true(&status.conditions, "HasCapacity")
+    status.capacity.total <= status.capacity.claimed && conditions::is_true(&status.conditions, "HasCapacity")
 }
 
 /// Whether a tenant has fewer claims than its pools want, as far as it was told.
 pub(super) fn is_short(tenant: &api::VirtualClusterInstance) -> bool {
-    tenant.status.as_ref().is_some_and(|status| {
-        status
-            .pools
-            .iter()
-            .any(|pool| pool.claims < pool.quantity)
-    })
+    tenant
+        .status
+        .as_ref()
+        .is_some_and(|status| status.pools.iter().any(|pool| pool.claims < pool.quantity))
 }
 
 /// Whether a pool may make claims as it is written.
@@ -235,9 +238,11 @@ fn servable(ctx: &Ctx, pool: &Pool) -> Result<(), Reason> {
 /// Claims, of anybody, that have a machine of a type.
 fn bound_to(ctx: &Ctx, full_name: &str) -> i64 {
     let claims = ctx.stores.claims.state();
-    let bound = claims
-        .iter()
-        .filter(|claim| claim.machine().is_some_and(|machine| machine.type_ref == full_name));
+    let bound = claims.iter().filter(|claim| {
+        claim
+            .machine()
+            .is_some_and(|machine| machine.type_ref == full_name)
+    });
     i64::try_from(bound.count()).unwrap_or(i64::MAX)
 }
 

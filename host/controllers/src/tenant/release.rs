@@ -107,20 +107,37 @@ pub(super) async fn turn(
     Ok(Action::await_change())
 }
 
-/// Deletes this tenant's claims, however they came, and says how many are still there. From a live list: the finalizer hangs on it.
+/// Deletes this tenant's claims, however they came, and says how many are still there. Those that the cache shows are enough to wait for;
+/// that none is left is said by a live list: the finalizer hangs on it.
 async fn claims(ctx: &Ctx, tenant: &api::VirtualClusterInstance) -> Result<usize> {
     let claims: Api<api::NodeClaim> =
         Api::namespaced(ctx.client.clone(), &tenant.namespace().unwrap_or_default());
-    let name = tenant.name_any();
-    let listed = patch::within(
-        format!("listing claims of tenant {name}"),
-        claims.list(&ListParams::default()),
-    )
-    .await?;
+    let mut seen = ctx.stores.claims.state();
+    seen.retain(|claim| claim.meta().namespace == tenant.meta().namespace && is_of(claim, tenant));
+    let seen: Vec<&api::NodeClaim> = seen.iter().map(AsRef::as_ref).collect();
+    let left = delete(&claims, &seen).await?;
+    if left > 0 {
+        return Ok(left);
+    }
+    let (name, uid) = (tenant.name_any(), tenant.uid().unwrap_or_default());
+    // Its own, and those that nobody has marked yet.
+    let of = names::TENANT_UID;
+    let mut live = Vec::new();
+    for selector in [format!("{of}={uid}"), format!("!{of}")] {
+        let doing = format!("listing claims of tenant {name}");
+        let params = ListParams::default().labels(&selector);
+        live.extend(patch::within(doing, claims.list(&params)).await?.items);
+    }
+    let live: Vec<&api::NodeClaim> = live.iter().filter(|claim| is_of(claim, tenant)).collect();
+    delete(&claims, &live).await
+}
+
+/// Deletes those that are not on their way out yet; returns how many are still there.
+async fn delete(claims: &Api<api::NodeClaim>, all: &[&api::NodeClaim]) -> Result<usize> {
     let mut left = 0;
-    for claim in listed.items.iter().filter(|claim| is_of(claim, tenant)) {
+    for claim in all {
         let going = claim.meta().deletion_timestamp.is_some();
-        if going || !patch::delete(&claims, &claim.name_any(), &claim.uid().unwrap_or_default()).await? {
+        if going || !patch::delete(claims, &claim.name_any(), &claim.uid().unwrap_or_default()).await? {
             left += 1;
         }
     }

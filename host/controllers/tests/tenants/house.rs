@@ -475,7 +475,7 @@ impl Plugins for Fakes {
     fn policies(&self) -> Result<Vec<Arc<dyn Policy>>, Failure> {
         if *self.policy_loaded.lock().unwrap() {
             Ok(vec![Arc::new(Allowlist(vec![
-                ("claim".into(), vec![]),
+                ("claim".into(), vec!["usage".into()]),
                 ("profile-assignment".into(), vec![]),
             ]))])
         } else {
@@ -529,7 +529,7 @@ impl Resolver for FirstThatExists {
     }
 }
 
-/// Allows the profiles that the Project lists; all where it lists none.
+/// Allows the profiles that the Project lists, all where it lists none; and as many claims as it has a quota for.
 struct Allowlist(Vec<(String, Vec<String>)>);
 
 #[async_trait]
@@ -549,11 +549,24 @@ impl Policy for Allowlist {
             (Some(list), Some(name)) => list.iter().any(|entry| entry["name"] == name),
             _ => true,
         };
-        let reason = Reason::new("ProfileNotAllowed", "the profile is not allowed")
-            .remedy("add it to allowedNodeProfiles");
+        let mut reasons = Vec::new();
+        if !allowed {
+            let reason = Reason::new("ProfileNotAllowed", "the profile is not allowed");
+            reasons.push(reason.remedy("add it to allowedNodeProfiles"));
+        }
+        let quota = request.json["project"]["spec"]["quotas"]["project"]["nodeclaims"]
+            .as_str()
+            .and_then(|quota| quota.parse().ok());
+        let used = request.json["usage"]["project"]["nodeclaims"].as_u64();
+        if quota
+            .zip(used)
+            .is_some_and(|(quota, used): (u64, u64)| used >= quota)
+        {
+            reasons.push(Reason::new("QuotaExceeded", "the project is full"));
+        }
         Ok(Verdict {
-            allowed,
-            reasons: if allowed { vec![] } else { vec![reason] },
+            allowed: reasons.is_empty(),
+            reasons,
             valid_for: None,
         })
     }

@@ -165,6 +165,33 @@ async fn a_profile_that_is_not_allowed_refuses_the_claim_with_its_remedy() {
 }
 
 #[tokio::test]
+async fn a_claim_that_a_quota_refused_is_accepted_once_another_leaves_room() {
+    let house = House::open().await;
+    let full = json!({"apiVersion": GROUP, "kind": "Project", "metadata": {"name": "default"}, "spec": {"quotas": {"project": {"nodeclaims": "1"}}}});
+    house.apply(full).await;
+    house.tenant("one", "privateNodes: {enabled: true}").await;
+    for (name, want) in [
+        ("first", ("True", "Accepted")),
+        ("second", ("False", "QuotaExceeded")),
+    ] {
+        house
+            .apply(json!({"apiVersion": GROUP, "kind": "NodeClaim", "metadata": {"name": name, "namespace": "p-default"},
+                "spec": {"providerRef": "metal3", "vClusterRef": "one"}}))
+            .await;
+        house
+            .see(Some("p-default"), name, |claim| accepted(claim) == want)
+            .await;
+    }
+    house.delete::<api::NodeClaim>(Some("p-default"), "first").await;
+    house.gone::<api::NodeClaim>(Some("p-default"), "first").await;
+    house
+        .see(Some("p-default"), "second", |claim| {
+            accepted(claim) == ("True", "Accepted")
+        })
+        .await;
+}
+
+#[tokio::test]
 async fn without_its_policies_nothing_is_accepted() {
     let house = House::open().await;
     house.plugins.load_policy(false);

@@ -94,9 +94,9 @@ impl Drop for Process {
     }
 }
 
-/// Name of a process's program.
-fn command(id: u32) -> Option<String> {
-    std::fs::read_to_string(format!("/proc/{id}/comm")).ok()
+/// What a process was started with.
+fn command(id: u32) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{id}/cmdline")).ok()
 }
 
 /// A port that nobody listens on at this moment.
@@ -119,18 +119,25 @@ mod tests {
         let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else {
             return;
         };
-        let script = format!(
-            "trap '' TERM; echo $$ > {0}/new; mv {0}/new {0}/id; while :; do sleep 0.1; done",
-            folder.display()
-        );
         let kept = folder.join("kept");
         std::fs::create_dir(&kept).unwrap();
+        let script = "trap '' TERM; touch deaf; while :; do sleep 0.1; done";
         let held = Process::start(
-            Path::new("sh"),
-            &["-c".to_owned(), script],
+            Path::new("env"),
+            &[
+                "-C".to_owned(),
+                folder.display().to_string(),
+                "sh".to_owned(),
+                "-c".to_owned(),
+                script.to_owned(),
+            ],
             &kept,
             &folder.join("log"),
         );
+        let held = held.unwrap();
+        wait_for(|| folder.join("deaf").exists().then_some(()));
+        std::fs::write(folder.join("new"), held.id().unwrap().to_string()).unwrap();
+        std::fs::rename(folder.join("new"), folder.join("id")).unwrap();
         std::thread::sleep(Duration::from_secs(600));
         drop(held);
     }

@@ -120,7 +120,7 @@ fn freed(ctx: &Ctx) -> BoxStream<'static, ObjectRef<api::NodeClaim>> {
     let mut counted = HashSet::new();
     ctx.stores
         .claims
-        .subscribe()
+        .subscribe_to(admission::counts)
         .filter(move |name| {
             let counts = store.get(name).is_some_and(|claim| admission::counts(&claim));
             let freed = if counts {

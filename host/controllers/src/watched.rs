@@ -114,24 +114,27 @@ where
     {
         let store = self.store.clone();
         let mut seen: HashMap<ObjectRef<K>, (Option<String>, P)> = HashMap::new();
-        let differs = move |name: &ObjectRef<K>| match store.get(name) {
-            None => {
-                seen.remove(name);
-                true
-            }
-            Some(object) => {
-                let now = (object.uid(), part(&object));
-                let same = seen.get(name) == Some(&now);
-                if !same {
-                    seen.insert(name.clone(), now);
+        self.heard()
+            .flat_map(move |changed| {
+                let changed = match changed {
+                    Some(name) => HashSet::from([name]),
+                    // Also those that went unheard.
+                    None => names(&store).into_iter().chain(seen.keys().cloned()).collect(),
+                };
+                let mut differing = Vec::new();
+                for name in changed {
+                    let now = store.get(&name).map(|object| (object.uid(), part(&object)));
+                    let same = now.is_some() && seen.get(&name) == now.as_ref();
+                    match now {
+                        Some(now) if !same => drop(seen.insert(name.clone(), now)),
+                        Some(_) => {}
+                        None => drop(seen.remove(&name)),
+                    }
+                    if !same {
+                        differing.push(name);
+                    }
                 }
-                !same
-            }
-        };
-        self.subscribe()
-            .filter({
-                let mut differs = differs;
-                move |name| std::future::ready(differs(name))
+                stream::iter(differing)
             })
             .boxed()
     }
@@ -168,10 +171,21 @@ where
     where
         K::DynamicType: Default,
     {
-        let receiver = self.changes.subscribe();
         let store = self.store.clone();
-        let first = stream::iter(names(&store)).boxed();
-        first.chain(following(receiver, store)).boxed()
+        self.heard()
+            .flat_map(move |changed| {
+                stream::iter(match changed {
+                    Some(name) => vec![name],
+                    None => names(&store),
+                })
+            })
+            .boxed()
+    }
+
+    /// Names of changed objects; `None`, first and whenever the reader fell behind, for all that there are.
+    fn heard(&self) -> impl Stream<Item = Option<ObjectRef<K>>> + Send + 'static + use<K> {
+        let told = crate::told(self.changes.subscribe());
+        stream::once(std::future::ready(None)).chain(told)
     }
 }
 
@@ -403,24 +417,6 @@ where
         .collect()
 }
 
-fn following<K>(
-    receiver: broadcast::Receiver<ObjectRef<K>>,
-    store: Store<K>,
-) -> impl Stream<Item = ObjectRef<K>> + Send + 'static
-where
-    K: Resource + Clone + Send + Sync + 'static,
-    K::DynamicType: Eq + Hash + Clone + Default + Send + Sync,
-{
-    stream::unfold((receiver, store), |(mut receiver, store)| async move {
-        match receiver.recv().await {
-            Ok(name) => Some((vec![name], (receiver, store))),
-            Err(broadcast::error::RecvError::Lagged(_)) => Some((names(&store), (receiver, store))),
-            Err(broadcast::error::RecvError::Closed) => None,
-        }
-    })
-    .flat_map(stream::iter)
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -529,6 +525,29 @@ mod tests {
             let next = futures::FutureExt::now_or_never(heard.next());
             assert_eq!(next.is_some(), told, "change {number}");
         }
+    }
+
+    #[tokio::test]
+    async fn who_falls_behind_hears_once_of_what_differs_and_also_of_what_is_gone() {
+        let mut cache = ByHand::new();
+        let mut heard = cache.watched.restated();
+        let other = |name: &str| {
+            let mut other = node("1", 1, "x", "");
+            (other.metadata.name, other.metadata.uid) = (Some(name.to_owned()), Some(name.to_owned()));
+            other
+        };
+        for name in ["gone", "same"] {
+            cache.see(&watcher::Event::Apply(other(name)));
+            assert_eq!(heard.next().await.unwrap().name, name);
+        }
+        cache.see(&watcher::Event::Delete(other("gone")));
+        for version in 0..=BACKLOG {
+            cache.see(&watcher::Event::Apply(node(&version.to_string(), 1, "x", "")));
+        }
+        let mut names = [heard.next().await.unwrap().name, heard.next().await.unwrap().name];
+        names.sort();
+        assert_eq!(names, ["a", "gone"]);
+        assert!(futures::FutureExt::now_or_never(heard.next()).is_none());
     }
 
     #[test]

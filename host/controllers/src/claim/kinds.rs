@@ -14,11 +14,14 @@ use super::look::Look;
 use crate::error::{Error, Result};
 use crate::patch;
 
+/// apiVersion, kind and namespace.
+type Place = (String, String, String);
+
 /// Kinds that were looked up, by (apiVersion, kind).
 #[derive(Default)]
 pub(crate) struct Kinds {
     known: RwLock<HashMap<(String, String), ApiResource>>,
-    lent: Mutex<HashMap<(String, String, String), Arc<Look<Vec<Value>>>>>,
+    lent: Mutex<HashMap<Place, Arc<Look<Vec<Value>>>>>,
 }
 
 impl Kinds {

@@ -23,11 +23,11 @@ impl Driver for Asked {
     }
 
     fn grant(&self) -> Arc<Grant> {
-        unimplemented!("an inventory writes nothing")
+        unreachable!("an inventory writes nothing")
     }
 
     async fn describe(&self, _: &Object) -> Result<Description, Failure> {
-        unimplemented!("described before")
+        unreachable!("described before")
     }
 
     async fn machine_of(
@@ -51,15 +51,15 @@ impl Driver for Asked {
     }
 
     async fn prepare(&self, _: &Order, _: &[Object]) -> Result<Preparation, Failure> {
-        unimplemented!("an inventory orders nothing")
+        unreachable!("an inventory orders nothing")
     }
 
     async fn provision(&self, _: &Order, _: &[Object]) -> Result<Plan, Failure> {
-        unimplemented!("an inventory orders nothing")
+        unreachable!("an inventory orders nothing")
     }
 
     async fn release(&self, _: &Order, _: &[Object]) -> Result<Plan, Failure> {
-        unimplemented!("an inventory orders nothing")
+        unreachable!("an inventory orders nothing")
     }
 }
 

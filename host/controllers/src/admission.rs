@@ -5,7 +5,6 @@
 //! # Guarantees
 //! The finalizer is on the claim before it can be accepted. A claim that holds a machine is not judged here any more.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -45,7 +44,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         // A claim that lost its machine is judged anew, should it have changed since it was accepted.
         stores
             .claims
-            .subscribe_to(|claim| (watched::stated(claim), claim.machine().is_some())),
+            .subscribe_to(|claim| Some((watched::stated(claim), claim.machine().is_some()))),
         woken(&ctx, stores.projects.restated(), |project, claim| {
             claim.meta().namespace.as_deref().and_then(names::project_of) == Some(&project.name)
         }),
@@ -117,19 +116,13 @@ where
 /// Claims that no longer count against any quota: there may be room for one that was refused.
 fn freed(ctx: &Ctx) -> BoxStream<'static, ObjectRef<api::NodeClaim>> {
     let store = ctx.stores.claims.store();
-    let mut counted = HashSet::new();
+    let counts = |claim: &api::NodeClaim| admission::counts(claim).then_some(());
     ctx.stores
         .claims
-        .subscribe_to(admission::counts)
-        .filter(move |name| {
-            let counts = store.get(name).is_some_and(|claim| admission::counts(&claim));
-            let freed = if counts {
-                counted.insert(name.clone());
-                false
-            } else {
-                counted.remove(name)
-            };
-            std::future::ready(freed)
+        .subscribe_to(counts)
+        .filter(move |changed| {
+            let goes_on = store.get(changed).is_some_and(|claim| admission::counts(&claim));
+            std::future::ready(!goes_on)
         })
         .boxed()
 }

@@ -298,13 +298,13 @@ async fn take_token(shared: &Shared, id: &str) -> Result<()> {
 
 /// Takes away the token of each node that has joined.
 async fn used_tokens(shared: Arc<Shared>, stop: CancellationToken) {
-    let joined = |record: &api::Enrollment| {
-        record
-            .status
-            .as_ref()
-            .is_some_and(|status| status.node_uid.is_some())
+    let tenant = shared.tenant.uid.clone();
+    let used = move |record: &api::Enrollment| {
+        let status = record.status.as_ref()?;
+        let joined = record.spec.tenant.uid == tenant && status.node_uid.is_some();
+        status.token_id.clone().filter(|_| joined)
     };
-    let mut changes = shared.ctx.stores.enrollments.subscribe_to(joined);
+    let mut changes = shared.ctx.stores.enrollments.subscribe_to(used.clone());
     // Tokens that could not be taken yet, by Enrollment.
     let mut left: HashMap<ObjectRef<api::Enrollment>, String> = HashMap::new();
     loop {
@@ -314,11 +314,9 @@ async fn used_tokens(shared: Arc<Shared>, stop: CancellationToken) {
             changed = changes.next() => {
                 let Some(changed) = changed else { return };
                 let record = shared.ctx.stores.enrollments.store().get(&changed);
-                let ours = record
-                    .filter(|record| record.spec.tenant.uid == shared.tenant.uid && joined(record));
-                match ours.and_then(|record| record.status.as_ref()?.token_id.clone()) {
+                match record.and_then(|record| used(&record)) {
                     Some(token) => left.insert(changed, token),
-                    None => continue,
+                    None => left.remove(&changed),
                 };
             }
         }

@@ -68,40 +68,27 @@ async fn tenant_nodes(ctx: Arc<Ctx>, api: Arc<TenantApi>, stop: CancellationToke
     });
     let stores = &ctx.stores;
     // What a claim says of its node holds for as long as the node lives.
+    let own = api.uid.clone();
+    let claims = stores.claims.store();
     let claimed = stores
         .claims
-        .subscribe_to(|claim| {
-            (
-                watched::stated(claim),
-                claim.status.as_ref().and_then(|status| status.node_name.clone()),
-            )
+        .subscribe_to(move |claim| {
+            let ours = claim.labels().get(names::TENANT_UID) == Some(&own);
+            ours.then(|| (watched::stated(claim), node_of(claim)))
         })
-        .filter_map({
-            let ctx = ctx.clone();
-            let own = api.uid.clone();
-            move |changed| {
-                let claim = ctx.stores.claims.store().get(&changed);
-                let ours = claim.filter(|claim| claim.labels().get(names::TENANT_UID) == Some(&own));
-                let node = ours.and_then(|claim| claim.status.as_ref()?.node_name.clone());
-                std::future::ready(node.map(|node| ObjectRef::new(&node)))
-            }
+        .filter_map(move |changed| {
+            let node = claims.get(&changed).and_then(|claim| node_of(&claim));
+            std::future::ready(node.map(|node| ObjectRef::new(&node)))
         });
     let own = api.uid.clone();
-    let tenants = stores.tenants.restated().filter_map({
-        let ctx = ctx.clone();
-        move |changed| {
-            let tenant = ctx.stores.tenants.store().get(&changed);
-            std::future::ready(
-                tenant
-                    .filter(|tenant| tenant.meta().uid.as_ref() == Some(&own))
-                    .map(drop),
-            )
-        }
+    let tenants = stores.tenants.subscribe_to(move |tenant| {
+        let ours = tenant.meta().uid.as_ref() == Some(&own);
+        ours.then(|| watched::stated(tenant))
     });
     let anything = stream::select_all([
         stores.profiles.restated().map(drop).boxed(),
         stores.projects.restated().map(drop).boxed(),
-        tenants.boxed(),
+        tenants.map(drop).boxed(),
         crate::plugins_changed(ctx.plugins.clone(), stop.clone()),
     ]);
     let tenant = Arc::new(Tenant {
@@ -137,6 +124,10 @@ async fn tenant_nodes(ctx: Arc<Ctx>, api: Arc<TenantApi>, stop: CancellationToke
         // Ends only with the watch.
         () = ctx.nodes.show(&uid, &nodes) => {}
     }
+}
+
+fn node_of(claim: &api::NodeClaim) -> Option<String> {
+    claim.status.as_ref()?.node_name.clone()
 }
 
 /// The record of a node of this tenant.

@@ -52,7 +52,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
     let by_claim = ctx
         .stores
         .claims
-        .subscribe_to(|claim| claim.machine().is_some())
+        .subscribe_to(|claim| claim.machine().map(drop))
         .flat_map({
             let ctx = ctx.clone();
             move |_| {

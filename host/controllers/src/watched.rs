@@ -94,6 +94,12 @@ where
         }
     }
 
+    /// Whether both are of one watch.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.written, &other.written)
+    }
+
     /// The cache.
     #[must_use]
     pub fn store(&self) -> Store<K> {
@@ -106,8 +112,12 @@ where
         self.store.state()
     }
 
-    /// The same, but of a change only if it is one in `part`, in the object's identity, or the end of it.
-    pub fn subscribe_to<P>(&self, part: impl Fn(&K) -> P + Send + 'static) -> BoxStream<'static, ObjectRef<K>>
+    /// The same, but of a change only if it is one in `part` or in the object's identity, or the end of it. An object of which `part` says
+    /// nothing is nobody's concern: it is neither told nor remembered, until it is one.
+    pub fn subscribe_to<P>(
+        &self,
+        part: impl Fn(&K) -> Option<P> + Send + 'static,
+    ) -> BoxStream<'static, ObjectRef<K>>
     where
         K::DynamicType: Default,
         P: PartialEq + Send + 'static,
@@ -123,16 +133,16 @@ where
                 };
                 let mut differing = Vec::new();
                 for name in changed {
-                    let now = store.get(&name).map(|object| (object.uid(), part(&object)));
-                    let same = now.is_some() && seen.get(&name) == now.as_ref();
+                    let object = store.get(&name);
+                    let now = object.and_then(|object| Some((object.uid(), part(&object)?)));
+                    if seen.get(&name) == now.as_ref() {
+                        continue;
+                    }
                     match now {
-                        Some(now) if !same => drop(seen.insert(name.clone(), now)),
-                        Some(_) => {}
+                        Some(now) => drop(seen.insert(name.clone(), now)),
                         None => drop(seen.remove(&name)),
                     }
-                    if !same {
-                        differing.push(name);
-                    }
+                    differing.push(name);
                 }
                 stream::iter(differing)
             })
@@ -144,7 +154,7 @@ where
     where
         K::DynamicType: Default,
     {
-        self.subscribe_to(stated)
+        self.subscribe_to(|object| Some(stated(object)))
     }
 
     /// Notes what this process wrote, as the API answered it.

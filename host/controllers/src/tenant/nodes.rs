@@ -55,8 +55,12 @@ impl Nodes {
             .write()
             .expect("no holder panics")
             .insert(tenant.to_owned(), nodes.clone());
-        let _shown = Shown { nodes: self, tenant };
-        let mut changes = nodes.subscribe_to(|node| (is_ready(node), provider_id(node)));
+        let _shown = Shown {
+            all: self,
+            tenant,
+            nodes,
+        };
+        let mut changes = nodes.subscribe_to(|node| Some((is_ready(node), provider_id(node))));
         while let Some(changed) = changes.next().await {
             // No reader is no error: the cache itself is the state.
             drop(self.changes.send(Changed {
@@ -73,16 +77,20 @@ fn provider_id(node: &Node) -> Option<String> {
 
 /// A tenant whose nodes are shown.
 struct Shown<'a> {
-    nodes: &'a Nodes,
+    all: &'a Nodes,
     tenant: &'a str,
+    nodes: &'a Watched<Node>,
 }
 
 impl Drop for Shown<'_> {
     fn drop(&mut self) {
-        self.nodes
-            .watches
-            .write()
-            .expect("no holder panics")
-            .remove(self.tenant);
+        let mut watches = self.all.watches.write().expect("no holder panics");
+        // By now the tenant may be another one's to show: its API was made anew.
+        if watches
+            .get(self.tenant)
+            .is_some_and(|shown| shown.is_same(self.nodes))
+        {
+            watches.remove(self.tenant);
+        }
     }
 }

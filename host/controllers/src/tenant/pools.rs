@@ -153,18 +153,18 @@ async fn act(
 }
 
 /// What of a claim its tenant's turn looks at.
-pub(super) fn concern(claim: &api::NodeClaim) -> impl PartialEq + Send + use<> {
+pub(super) fn concern(claim: &api::NodeClaim) -> Option<impl PartialEq + Send + use<>> {
     let status = claim.status.as_ref();
     let text =
         |pick: fn(&api::NodeClaimStatus) -> &Option<String>| status.and_then(|status| pick(status).clone());
-    (
+    Some((
         watched::stated(claim),
         text(|status| &status.phase),
         // Told of the pool while it is not full.
         (text(|status| &status.reason), text(|status| &status.message)),
         claim.machine().is_some(),
         status.is_some_and(|status| status.node_uid.is_some()),
-    )
+    ))
 }
 
 /// Ticks when a node type has more free machines than before, or is another one.

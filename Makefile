@@ -32,6 +32,7 @@ test: tools
 # The steps of `test`, as .ci/run takes them.
 compiled:
 	$(CARGO) test --workspace --all-targets --no-run
+	CARGO=$(CARGO) tests/kubernetes/client
 
 tested:
 	PATH="$$PATH:$(KUBERNETES)" $(CARGO) test --workspace --all-targets

@@ -3,6 +3,7 @@
 //! `make e2e` builds them (`e2e.test`) and runs this. Each test that they have is in one of two lists: `e2e/run.txt`, which
 //! passes on both, or `e2e/skip.yaml`, with a reason.
 
+mod client;
 mod lists;
 mod node;
 mod run;

@@ -9,6 +9,7 @@
 mod admit;
 mod drive;
 mod freeze;
+mod gate;
 pub(crate) mod kinds;
 mod look;
 mod node;
@@ -44,6 +45,7 @@ use crate::control_plane::TenantApi;
 use crate::ctx::Ctx;
 use crate::error::{Error, Result};
 use crate::{patch, turn, watched};
+use gate::Gate;
 use kinds::Kinds;
 
 const NAME: &str = "claim.lifecycle";
@@ -56,6 +58,7 @@ const POLL: Duration = Duration::from_secs(2);
 /// Runs until `stop`.
 pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
     let kinds = Arc::new(Kinds::default());
+    let gate = Arc::new(Gate::default());
     Controller::for_stream(stream::pending(), ctx.stores.claims.store())
         .reconcile_on(ctx.stores.claims.subscribe())
         .reconcile_on(by_machine(&ctx))
@@ -69,16 +72,19 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         .reconcile_all_on(crate::plugins_changed(ctx.plugins.clone(), stop.clone()))
         .graceful_shutdown_on(stop.cancelled_owned())
         .run(
-            move |claim, ctx| {
-                let kinds = kinds.clone();
+            move |claim: Arc<api::NodeClaim>, ctx: Arc<Ctx>| {
+                let (kinds, gate) = (kinds.clone(), gate.clone());
                 async move {
-                    Box::pin(turn::of(
-                        &ctx,
-                        NAME,
-                        claim.as_ref(),
-                        reconcile(&claim, &ctx, &kinds),
-                    ))
-                    .await
+                    let _passed = gate
+                        .pass(claim.labels().get(TENANT_UID).map(String::as_str))
+                        .await;
+                    // As it is by now.
+                    let name = reflector::ObjectRef::from_obj(claim.as_ref());
+                    let Some(claim) = ctx.stores.claims.store().get(&name) else {
+                        return Ok(Action::await_change());
+                    };
+                    let work = reconcile(&claim, &ctx, &kinds);
+                    Box::pin(turn::of(&ctx, NAME, claim.as_ref(), work)).await
                 }
                 .boxed()
             },

@@ -107,41 +107,38 @@ pub(super) async fn turn(
     Ok(Action::await_change())
 }
 
-/// Deletes this tenant's claims, however they came, and says how many are still there. Those that the cache shows are enough to wait for;
-/// that none is left is said by a live list: the finalizer hangs on it.
+/// Deletes this tenant's claims, however they came, and says how many are still there. While all that the cache shows are on their way
+/// out, there is nothing to do but to wait; what is deleted, and that none is left, is said by a live list: the finalizer hangs on it.
 async fn claims(ctx: &Ctx, tenant: &api::VirtualClusterInstance) -> Result<usize> {
-    let claims: Api<api::NodeClaim> =
-        Api::namespaced(ctx.client.clone(), &tenant.namespace().unwrap_or_default());
     let mut seen = ctx.stores.claims.state();
     seen.retain(|claim| claim.meta().namespace == tenant.meta().namespace && is_of(claim, tenant));
-    let seen: Vec<&api::NodeClaim> = seen.iter().map(AsRef::as_ref).collect();
-    let left = delete(&claims, &seen).await?;
-    if left > 0 {
-        return Ok(left);
+    if !seen.is_empty() && seen.iter().all(|claim| is_going(claim)) {
+        return Ok(seen.len());
     }
+    let claims: Api<api::NodeClaim> =
+        Api::namespaced(ctx.client.clone(), &tenant.namespace().unwrap_or_default());
     let (name, uid) = (tenant.name_any(), tenant.uid().unwrap_or_default());
+    let mut left = 0;
     // Its own, and those that nobody has marked yet.
-    let of = names::TENANT_UID;
-    let mut live = Vec::new();
-    for selector in [format!("{of}={uid}"), format!("!{of}")] {
+    for selector in [
+        format!("{}={uid}", names::TENANT_UID),
+        format!("!{}", names::TENANT_UID),
+    ] {
         let doing = format!("listing claims of tenant {name}");
         let params = ListParams::default().labels(&selector);
-        live.extend(patch::within(doing, claims.list(&params)).await?.items);
-    }
-    let live: Vec<&api::NodeClaim> = live.iter().filter(|claim| is_of(claim, tenant)).collect();
-    delete(&claims, &live).await
-}
-
-/// Deletes those that are not on their way out yet; returns how many are still there.
-async fn delete(claims: &Api<api::NodeClaim>, all: &[&api::NodeClaim]) -> Result<usize> {
-    let mut left = 0;
-    for claim in all {
-        let going = claim.meta().deletion_timestamp.is_some();
-        if going || !patch::delete(claims, &claim.name_any(), &claim.uid().unwrap_or_default()).await? {
-            left += 1;
+        let live = patch::within(doing, claims.list(&params)).await?;
+        for claim in live.items.iter().filter(|claim| is_of(claim, tenant)) {
+            let uid = claim.uid().unwrap_or_default();
+            if is_going(claim) || !patch::delete(&claims, &claim.name_any(), &uid).await? {
+                left += 1;
+            }
         }
     }
     Ok(left)
+}
+
+fn is_going(claim: &api::NodeClaim) -> bool {
+    claim.meta().deletion_timestamp.is_some()
 }
 
 /// Marked with its uid, or naming it and marked with none.

@@ -1,18 +1,20 @@
 //! The host ends after each of its writes in turn, or never hears of one that landed: the same end is reached.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
-use futures::{StreamExt, stream};
+use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
 use hostler_api as api;
 use k8s_openapi::api::core::v1::{Namespace, Node, Secret};
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::harness::fault::Ends;
 use crate::harness::stack::is_real;
-use crate::harness::{Fault, History, World, eventually};
+use crate::harness::{Fault, History, Strikes, World, eventually};
 
 mod gap;
 
@@ -166,8 +168,13 @@ pub(crate) async fn delete_tenant(world: &World, name: &str) {
 
 /// Exactly these Nodes are in the tenant, and Ready.
 pub(crate) async fn nodes_ready(world: &World, tenant: &str, names: &[&str]) {
-    eventually(&format!("nodes {names:?} of {tenant} are Ready"), || async {
-        let client = world.tenant(tenant).ok_or("the tenant has no cluster")?;
+    nodes_ready_at(|| world.tenant(tenant), names).await;
+}
+
+/// The same, by whom to ask once there is a tenant's API.
+pub(crate) async fn nodes_ready_at(api: impl Fn() -> Option<Client>, names: &[&str]) {
+    eventually(&format!("nodes {names:?} are Ready"), || async {
+        let client = api().ok_or("the tenant has no cluster")?;
         let nodes = Api::<Node>::all(client)
             .list(&ListParams::default())
             .await
@@ -309,12 +316,12 @@ async fn ends_before(
     .await
 }
 
-async fn are_available(world: &World) -> Result<bool, String> {
+pub(crate) async fn are_available(world: &World) -> Result<bool, String> {
     let claims = claims(world).await?;
     Ok(claims.len() == 2 && claims.iter().all(|one| phase(one) == "Available"))
 }
 
-async fn is_gone(world: &World) -> Result<bool, String> {
+pub(crate) async fn is_gone(world: &World) -> Result<bool, String> {
     let tenants: Api<api::VirtualClusterInstance> = Api::namespaced(world.client.clone(), "p-default");
     Ok(tenants
         .get_opt("one")
@@ -323,40 +330,35 @@ async fn is_gone(world: &World) -> Result<bool, String> {
         .is_none())
 }
 
-/// One life for each number, until one is not struck on either way any more. On real clusters each fifth is a sample.
-async fn each_in_turn(faults: fn(usize) -> (Arc<Fault>, Arc<Fault>)) {
-    let stride = if is_real() { 5 } else { 1 };
+/// A life on whose ways the host is struck.
+pub(crate) struct Life<S> {
+    pub(crate) strikes: Vec<(&'static str, Arc<S>)>,
+    pub(crate) lived: BoxFuture<'static, ()>,
+}
+
+/// One life for each number, in steps, until one is not struck on any way any more.
+pub(crate) async fn each_in_turn<S: Strikes>(stride: usize, at_once: usize, life: impl Fn(usize) -> Life<S>) {
     let mut lives = stream::iter((1..).step_by(stride))
-        .map(|number| async move {
-            let (out, back) = faults(number);
-            let lived = tokio::spawn(life(out.clone(), back.clone())).await;
-            (number, out, back, lived)
+        .map(|number| {
+            let Life { strikes, lived } = life(number);
+            async move { (number, strikes, tokio::spawn(lived).await) }
         })
-        .buffered(AT_ONCE);
+        .buffered(at_once);
     let mut failed = Vec::new();
     let mut last = 0;
-    while let Some((number, out, back, lived)) = lives.next().await {
+    while let Some((number, strikes, lived)) = lives.next().await {
         if let Err(error) = lived {
             let panic = error
                 .try_into_panic()
                 .ok()
                 .and_then(|panic| panic.downcast::<String>().ok());
-            let tail = |fault: &Fault| {
-                fault
-                    .log()
-                    .iter()
-                    .rev()
-                    .take(4)
-                    .cloned()
-                    .collect::<Vec<_>>()
-                    .join(" < ")
-            };
-            failed.push(format!(
-                "{number}: {panic:?}; out: {}; back: {}",
-                tail(&out),
-                tail(&back)
-            ));
-        } else if !out.has_struck() && !back.has_struck() {
+            let mut told = format!("{number}: {panic:?}");
+            for (way, strikes) in &strikes {
+                let last: Vec<_> = strikes.log().into_iter().rev().take(4).collect();
+                write!(told, "; {way}: {}", last.join(" < ")).unwrap();
+            }
+            failed.push(told);
+        } else if !strikes.iter().any(|(_, strikes)| strikes.has_struck()) {
             last = number;
             break;
         }
@@ -364,6 +366,19 @@ async fn each_in_turn(faults: fn(usize) -> (Arc<Fault>, Arc<Fault>)) {
     }
     assert_eq!(failed, [""; 0]);
     assert!(last > LEAST, "no life was struck after the first {last} writes");
+}
+
+/// The same for a host in this process. On real clusters each fifth write is a sample.
+async fn each_fault_in_turn(faults: fn(usize) -> (Arc<Fault>, Arc<Fault>)) {
+    let stride = if is_real() { 5 } else { 1 };
+    each_in_turn(stride, AT_ONCE, |number| {
+        let (out, back) = faults(number);
+        Life {
+            strikes: vec![("out", out.clone()), ("back", back.clone())],
+            lived: life(out, back).boxed(),
+        }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -375,7 +390,7 @@ async fn a_tenant_comes_and_goes_and_leaves_the_hosts_as_they_were() {
 /// same; so each way has one of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_ends_after_any_of_its_writes_is_taken_up_by_the_next() {
-    each_in_turn(|number| {
+    each_fault_in_turn(|number| {
         (
             Fault::new(Ends::After(number)),
             Fault::new(Ends::LosingAnswer(number)),
@@ -386,5 +401,5 @@ async fn a_host_that_ends_after_any_of_its_writes_is_taken_up_by_the_next() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_never_hears_of_one_of_its_writes_goes_on() {
-    each_in_turn(|number| (Fault::losing(number), Fault::losing(number))).await;
+    each_fault_in_turn(|number| (Fault::losing(number), Fault::losing(number))).await;
 }

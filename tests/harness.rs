@@ -27,11 +27,13 @@ mod late;
 mod planes;
 pub(crate) mod process;
 mod real;
+mod self_signed;
 pub(crate) mod stack;
 mod warm;
 
-pub(crate) use fault::Fault;
+pub(crate) use fault::{Fault, Strikes};
 pub(crate) use history::History;
+pub(crate) use self_signed::SelfSigned;
 pub(crate) use stack::{PLATFORM, Stack, Through, patience};
 
 /// The repository.

@@ -18,6 +18,7 @@ mod kubernetes;
 mod leader;
 mod manifests;
 mod metal3;
+mod modules;
 mod races;
 mod real;
 mod safety;

@@ -1,6 +1,7 @@
 //! `hostler manifests`: what it prints is as reviewed, complete, and the same in every form.
 
 mod chart;
+mod monitor;
 mod real;
 pub(crate) mod rights;
 

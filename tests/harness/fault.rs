@@ -15,6 +15,15 @@ use tower::{BoxError, Service};
 
 use super::late::Passing;
 
+/// What strikes a host at one of its writes.
+pub(crate) trait Strikes: Send + Sync {
+    /// Whether what was to happen to the host has happened.
+    fn has_struck(&self) -> bool;
+
+    /// Method and path of each write so far.
+    fn log(&self) -> Vec<String>;
+}
+
 /// When a host ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ends {
@@ -98,11 +107,6 @@ impl Fault {
         *self.stop.lock().unwrap() = Some(stop);
     }
 
-    /// Whether what was to happen to the host has happened.
-    pub(crate) fn has_struck(&self) -> bool {
-        self.struck.load(Ordering::SeqCst)
-    }
-
     /// Whether the host was ended.
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::SeqCst)
@@ -121,11 +125,6 @@ impl Fault {
     /// Whether the tenants' APIs are out of reach.
     pub(crate) fn cut_tenants(&self, cut: bool) {
         self.cut.store(cut, Ordering::SeqCst);
-    }
-
-    /// Method and path of each write so far.
-    pub(crate) fn log(&self) -> Vec<String> {
-        self.log.lock().unwrap().clone()
     }
 
     fn die(&self) {
@@ -220,6 +219,16 @@ struct Faulty<S> {
     inner: S,
     fault: Arc<Fault>,
     of_tenant: bool,
+}
+
+impl Strikes for Fault {
+    fn has_struck(&self) -> bool {
+        self.struck.load(Ordering::SeqCst)
+    }
+
+    fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
+    }
 }
 
 impl<S, B> Service<Request<Body>> for Faulty<S>

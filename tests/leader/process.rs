@@ -1,20 +1,14 @@
-//! A process of `hostler run` behind a gate, and whoever gives the tenant its API.
+//! A process of `hostler run` behind a gate.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
-use hostler_api::{VirtualClusterInstance, names};
-use hostler_apiserver::{Identity, Server, Store};
-use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{Patch, PatchParams};
-use kube::{Api, ResourceExt};
 use serde_json::json;
-use tokio::net::TcpListener;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::gate::Gate;
+use super::tally::Tally;
 use crate::harness::{World, eventually, hostler};
 
 /// Lease that a loaded machine renews in time.
@@ -71,8 +65,19 @@ impl Process {
             .stderr(std::fs::File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        gate.of(child.id());
+        gate.counted.now().of(child.id());
         Self { gate, child, log }
+    }
+
+    /// What it wrote, of what is counted now.
+    pub(super) fn writes(&self) -> Arc<Tally> {
+        self.gate.counted.now()
+    }
+
+    /// Its writes are counted here from now on.
+    pub(super) fn is_counted_by(&self, tally: &Arc<Tally>) {
+        tally.of(self.child.id());
+        self.gate.counted.change(tally.clone());
     }
 
     pub(super) fn said(&self) -> String {
@@ -171,64 +176,5 @@ impl Drop for Process {
         // Already gone is as good; one that is stopped dies, too.
         drop(self.child.kill());
         drop(self.child.wait());
-    }
-}
-
-/// Whoever gives the tenant of the example an API: a server of its own, and its kubeconfig in the Secret that the host reads.
-pub(super) struct Tenants {
-    _stop: DropGuard,
-}
-
-impl Tenants {
-    pub(super) async fn start(world: &World) -> Self {
-        let stop = CancellationToken::new();
-        let server = Arc::new(Server::open(hostler_apiserver::Options::new(Store::Memory)).unwrap());
-        server.start(stop.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base = format!("https://{}", listener.local_addr().unwrap());
-        tokio::spawn({
-            let (server, stop) = (server.clone(), stop.clone());
-            async move { server.serve(listener, stop).await }
-        });
-        let (client, network) = (world.client.clone(), world.network.clone());
-        let give = async move {
-            let tenants: Api<VirtualClusterInstance> = Api::namespaced(client.clone(), "p-default");
-            let namespaces: Api<Namespace> = Api::all(client.clone());
-            let mut given = None;
-            loop {
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-                let Ok(Some(tenant)) = tenants.get_opt("one").await else {
-                    continue;
-                };
-                let uid = tenant.uid().unwrap();
-                let Ok(Some(place)) = namespaces.get_opt("loft-default-v-one").await else {
-                    continue;
-                };
-                if given.as_ref() == Some(&uid) || place.labels().get(names::TENANT_UID) != Some(&uid) {
-                    continue;
-                }
-                server.create_cluster("one").await.unwrap();
-                let url = server.url("one", &base).parse().unwrap();
-                network.bind("192.168.100.2:8443", &uid, url).unwrap();
-                let config = server
-                    .kubeconfig("one", &base, &Identity::host("system:hostler"))
-                    .unwrap();
-                let secret = json!({
-                    "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "vc-one"},
-                    "stringData": {"config": config},
-                });
-                let secrets: Api<Secret> = Api::namespaced(client.clone(), "loft-default-v-one");
-                let params = PatchParams::apply("installer").force();
-                secrets
-                    .patch("vc-one", &params, &Patch::Apply(&secret))
-                    .await
-                    .unwrap();
-                given = Some(uid);
-            }
-        };
-        tokio::spawn(stop.clone().run_until_cancelled_owned(give));
-        Self {
-            _stop: stop.drop_guard(),
-        }
     }
 }

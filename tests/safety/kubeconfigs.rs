@@ -10,14 +10,11 @@ use std::sync::{Arc, Mutex};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hostler_apiserver::{Identity, Options, Server, Store};
-use rcgen::{CertificateParams, KeyPair};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::stage;
-use crate::harness::{Stack, World, eventually};
+use crate::harness::{SelfSigned, Stack, World, eventually};
 
 const WHY: &str = "there the Secrets of tenants are written by what makes their clusters";
 
@@ -327,25 +324,14 @@ struct Rude {
 
 impl Rude {
     fn start(manners: Manners, elsewhere: &str) -> Self {
-        let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(vec!["127.0.0.1".to_owned()])
-            .unwrap()
-            .self_signed(&key)
-            .unwrap();
-        let chain = vec![CertificateDer::from_pem_slice(certificate.pem().as_bytes()).unwrap()];
-        let secret = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap();
-        let tls = rustls::ServerConfig::builder()
-            .with_no_client_auth()
-            .with_single_cert(chain, secret)
-            .unwrap();
-        let tls = Arc::new(tls);
+        let SelfSigned { ca_pem, config } = SelfSigned::new();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = format!("https://{}", listener.local_addr().unwrap());
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (seen, elsewhere) = (asked.clone(), elsewhere.to_owned());
         std::thread::spawn(move || {
             for socket in listener.incoming().flatten() {
-                let (tls, seen, elsewhere) = (tls.clone(), seen.clone(), elsewhere.clone());
+                let (tls, seen, elsewhere) = (config.clone(), seen.clone(), elsewhere.clone());
                 std::thread::spawn(move || {
                     // A client that hangs up is what is wanted here.
                     drop(converse(socket, tls, manners, &seen, &elsewhere));
@@ -355,7 +341,7 @@ impl Rude {
         let kubeconfig = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "x",
             "clusters": [{"name": "x", "cluster": {
-                "server": server, "certificate-authority-data": STANDARD.encode(certificate.pem()),
+                "server": server, "certificate-authority-data": STANDARD.encode(ca_pem),
             }}],
             "users": [{"name": "x", "user": {"token": "a-token"}}],
             "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],

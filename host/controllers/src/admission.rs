@@ -35,7 +35,7 @@ use crate::{patch, turn};
 
 const NAME: &str = "admission";
 /// The condition.
-const ACCEPTED: &str = "Accepted";
+pub(crate) const ACCEPTED: &str = "Accepted";
 
 /// Runs until `stop`.
 pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {

@@ -16,7 +16,7 @@ use hostler_api as api;
 use hostler_api::claim::{MachineRef, Ref};
 use hostler_api::conditions::{self, Fact, phase};
 use hostler_api::{ResourceList, names};
-use hostler_core::schedule::{self, Binding, FreeMachine, Pending, Stock, TypeOffer};
+use hostler_core::schedule::{self, Arrivals, Binding, FreeMachine, Pending, Stock, TypeOffer};
 use hostler_core::seams::{Availability, Reason};
 use hostler_core::selector::TypeFacts;
 use kube::api::ListParams;
@@ -24,6 +24,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::admission::ACCEPTED;
 use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::machines::Holdings;
@@ -44,6 +45,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         crate::generations(ctx.machines.generation()).boxed(),
         crate::plugins_changed(ctx.plugins.clone(), stop.clone()).boxed(),
     ]);
+    let mut arrivals = Arrivals::default();
     let mut failures: u32 = 0;
     loop {
         tokio::select! {
@@ -53,7 +55,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
         }
         tokio::time::sleep(SETTLE).await;
         while triggers.next().now_or_never().flatten().is_some() {}
-        while let Err(error) = Box::pin(turn::over_all(&ctx, "scheduler", turn(&ctx))).await {
+        while let Err(error) = Box::pin(turn::over_all(&ctx, "scheduler", turn(&ctx, &mut arrivals))).await {
             failures = failures.saturating_add(1);
             tracing::warn!(error = %error, "scheduling turn failed; trying again");
             let wait = hostler_core::retry::delay(error.class(), failures, rand::random());
@@ -67,7 +69,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
 }
 
 /// One pass over all claims that wait.
-async fn turn(ctx: &Arc<Ctx>) -> Result<()> {
+async fn turn(ctx: &Arc<Ctx>, arrivals: &mut Arrivals) -> Result<()> {
     if !ctx
         .stores
         .claims
@@ -86,17 +88,18 @@ async fn turn(ctx: &Arc<Ctx>) -> Result<()> {
         fills.push(fill_type(ctx, claim).boxed());
     }
     each(fills).await?;
-    let waiting: Vec<&api::NodeClaim> = claims.iter().filter(|claim| is_waiting(claim)).collect();
-    if waiting.is_empty() {
+    let line: Vec<&api::NodeClaim> = claims.iter().filter(|claim| is_in_line(claim)).collect();
+    if !line.iter().any(|claim| is_accepted(claim)) {
         return Ok(());
     }
     let offers = offers(ctx, &claims);
     let free = free_machines(ctx, &claims);
     let mut pending = Vec::new();
-    for claim in &waiting {
+    for claim in &line {
         pending.push(pending_of(ctx, claim, &offers).await);
     }
-    let by_uid: HashMap<String, &api::NodeClaim> = waiting
+    arrivals.mark(&mut pending);
+    let by_uid: HashMap<String, &api::NodeClaim> = line
         .iter()
         .map(|claim| (claim.uid().unwrap_or_default(), *claim))
         .collect();
@@ -131,17 +134,29 @@ async fn each(writes: Vec<BoxFuture<'_, Result<()>>>) -> Result<()> {
     written.into_iter().collect()
 }
 
-/// Accepted for what it says now, ready to hold a machine, and without one.
-fn is_waiting(claim: &api::NodeClaim) -> bool {
+/// Without a machine, ready to hold one, and accepted, though perhaps for what it said before.
+fn is_in_line(claim: &api::NodeClaim) -> bool {
     let Some(status) = &claim.status else { return false };
-    let accepted = conditions::find(&status.conditions, "Accepted").is_some_and(|accepted| {
-        accepted.status == "True" && accepted.observed_generation == claim.meta().generation
-    });
-    accepted
+    conditions::is_true(&status.conditions, ACCEPTED)
         && status.machine.is_none()
         && status.phase.as_deref() != Some(phase::FAILED)
         && claim.meta().deletion_timestamp.is_none()
         && claim.finalizers().iter().any(|one| one == names::CLAIM_FINALIZER)
+}
+
+/// Accepted for what it says now.
+fn is_accepted(claim: &api::NodeClaim) -> bool {
+    let status = claim.status.as_ref();
+    status
+        .and_then(|status| conditions::find(&status.conditions, ACCEPTED))
+        .is_some_and(|accepted| {
+            accepted.status == "True" && accepted.observed_generation == claim.meta().generation
+        })
+}
+
+/// In line, and may be placed now.
+fn is_waiting(claim: &api::NodeClaim) -> bool {
+    is_in_line(claim) && is_accepted(claim)
 }
 
 /// Bound, but stopped before its type was shown.
@@ -270,6 +285,8 @@ async fn pending_of(ctx: &Arc<Ctx>, claim: &api::NodeClaim, offers: &[TypeOffer]
         requirements: claim.spec.requirements.clone(),
         desired: claim.spec.desired_capacity.clone(),
         created: claim.creation_timestamp().map_or(0, |time| time.0.as_second()),
+        arrived: 0,
+        accepted: is_accepted(claim),
         denied,
     }
 }

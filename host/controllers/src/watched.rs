@@ -1,9 +1,14 @@
 //! One watch of one kind: a cache that loops read, and a stream of what changed that drives them.
 
+mod bound;
+#[cfg(test)]
+mod tests;
+mod written;
+
 use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream};
@@ -14,6 +19,9 @@ use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
+
+use bound::Bound;
+use written::{Written, version};
 
 /// Names of changed objects held for a reader that is behind; a reader that is further behind gets all names again.
 const BACKLOG: usize = 4096;
@@ -226,11 +234,7 @@ async fn keep<K>(
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     K::DynamicType: Eq + Hash + Clone + Debug + Default + Send + Sync + Unpin,
 {
-    let mut bound = Bound {
-        most,
-        held: HashSet::new(),
-        told: false,
-    };
+    let mut bound = Bound::new(most);
     let of_bound = kind.clone();
     let events = watcher(api, config)
         .default_backoff()
@@ -289,98 +293,8 @@ async fn keep<K>(
     }
 }
 
-/// The last writes of this process that the watch has not shown yet: resourceVersions by uid. They grow with each change of an object,
-/// and may be compared as numbers (Kubernetes 1.35, KEP-5504); one that is no number holds nobody up.
-#[derive(Default)]
-struct Written(Mutex<HashMap<String, u64>>);
-
-impl Written {
-    fn note(&self, object: &impl Resource) {
-        if let (Some(uid), Some(version)) = (object.meta().uid.clone(), version(object)) {
-            let mut all = self.0.lock().expect("no holder panics");
-            let known = all.entry(uid).or_default();
-            *known = version.max(*known);
-        }
-    }
-
-    fn is_after(&self, object: &impl Resource) -> bool {
-        let all = self.0.lock().expect("no holder panics");
-        let written = object.meta().uid.as_ref().and_then(|uid| all.get(uid));
-        written.is_some_and(|written| version(object).is_some_and(|version| version < *written))
-    }
-
-    fn shown(&self, object: &impl Resource) {
-        if !self.is_after(object) {
-            self.gone(object);
-        }
-    }
-
-    fn gone(&self, object: &impl Resource) {
-        if let Some(uid) = &object.meta().uid {
-            self.0.lock().expect("no holder panics").remove(uid);
-        }
-    }
-
-    /// A list is as new as any write that was answered before it, and what it leaves out is gone.
-    fn listed<K: Resource>(&self, all: &[Arc<K>]) {
-        let there: HashSet<&String> = all
-            .iter()
-            .filter_map(|object| object.meta().uid.as_ref())
-            .collect();
-        self.0
-            .lock()
-            .expect("no holder panics")
-            .retain(|uid, _| there.contains(uid));
-        for object in all {
-            self.shown(object.as_ref());
-        }
-    }
-}
-
-fn version(object: &impl Resource) -> Option<u64> {
-    object.meta().resource_version.as_ref()?.parse().ok()
-}
-
 /// Wait of a turn that found the cache behind, where the change that it waits for does not wake it.
 pub(crate) const BEHIND: Duration = Duration::from_secs(1);
-
-/// Which objects a bounded cache has room for.
-struct Bound<K>
-where
-    K: Resource + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
-    most: usize,
-    held: HashSet<ObjectRef<K>>,
-    told: bool,
-}
-
-impl<K> Bound<K>
-where
-    K: Resource + Clone + 'static,
-    K::DynamicType: Eq + Hash + Clone,
-{
-    fn admits(&mut self, event: &watcher::Event<K>, kind: &K::DynamicType) -> bool {
-        match event {
-            watcher::Event::Init => self.held.clear(),
-            watcher::Event::InitDone => {}
-            watcher::Event::Delete(object) => {
-                self.held.remove(&name_of(object, kind));
-            }
-            watcher::Event::Apply(object) | watcher::Event::InitApply(object) => {
-                let name = name_of(object, kind);
-                if self.held.len() >= self.most && !self.held.contains(&name) {
-                    if !std::mem::replace(&mut self.told, true) {
-                        tracing::warn!(kind = %K::kind(kind), most = self.most, "too many objects; the rest is left out");
-                    }
-                    return false;
-                }
-                self.held.insert(name);
-            }
-        }
-        true
-    }
-}
 
 /// A digest of what an object of a kind with a status says beside it: its generation stands for the spec.
 pub(crate) fn stated<K: Resource>(object: &K) -> u64 {
@@ -425,191 +339,4 @@ where
         .iter()
         .map(|object| name_of(object.as_ref(), &K::DynamicType::default()))
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use http::{Request, Response};
-    use k8s_openapi::api::core::v1::{Namespace, Node};
-    use kube::Client;
-    use kube::client::Body;
-    use kube::core::PartialObjectMeta;
-
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn of_a_kind_whose_metadata_is_enough_no_more_is_asked_for_and_an_expired_watch_lists_anew() {
-        let (tell, mut asked) = tokio::sync::mpsc::unbounded_channel();
-        let api = tower::service_fn(move |request: Request<Body>| {
-            let accept = request.headers().get(http::header::ACCEPT).cloned();
-            let is_watch = crate::requests::is_watch(&request);
-            tell.send((is_watch, accept.unwrap().to_str().unwrap().to_owned()))
-                .unwrap();
-            let answer = if is_watch {
-                // Too old: whoever asks has to list again.
-                serde_json::json!({"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"}})
-            } else {
-                serde_json::json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": "7"},
-                    "items": [{"metadata": {"name": "a", "uid": "u", "resourceVersion": "5"}}]})
-            };
-            async move { Ok::<_, tower::BoxError>(Response::new(Body::from(answer.to_string().into_bytes()))) }
-        });
-        let stop = CancellationToken::new();
-        let namespaces: Watched<PartialObjectMeta<Namespace>> = Watched::start(
-            Api::all(Client::new(api, "default")),
-            watcher::Config::default(),
-            (),
-            stop.clone(),
-        );
-        namespaces.ready().await;
-        assert_eq!(namespaces.get(None, "a").unwrap().uid().as_deref(), Some("u"));
-        let mut lists = 0;
-        while lists < 3 {
-            let next = tokio::time::timeout(Duration::from_secs(3600), asked.recv()).await;
-            let (is_watch, accept) = next.expect("it asks again").unwrap();
-            assert!(accept.contains("as=PartialObjectMetadata"), "{accept}");
-            lists += usize::from(!is_watch);
-        }
-        assert!(
-            namespaces.get(None, "a").is_some(),
-            "what is known stays while it lists anew"
-        );
-        stop.cancel();
-    }
-
-    /// A cache that is written by hand.
-    struct ByHand {
-        writer: reflector::store::Writer<Node>,
-        watched: Watched<Node>,
-    }
-
-    impl ByHand {
-        fn new() -> Self {
-            let writer = reflector::store::Writer::new(());
-            let watched = Watched {
-                store: writer.as_reader(),
-                changes: broadcast::Sender::new(BACKLOG),
-                written: Arc::default(),
-            };
-            Self { writer, watched }
-        }
-
-        fn see(&mut self, event: &watcher::Event<Node>) {
-            self.writer.apply_watcher_event(event);
-            if let watcher::Event::Apply(node) | watcher::Event::Delete(node) = event {
-                if matches!(event, watcher::Event::Delete(_)) {
-                    self.watched.written.gone(node);
-                } else {
-                    self.watched.written.shown(node);
-                }
-                tell(&self.watched, name_of(node, &()));
-            }
-        }
-    }
-
-    fn node(version: &str, generation: i64, label: &str, ready: &str) -> Node {
-        serde_json::from_value(serde_json::json!({
-            "metadata": {"name": "a", "uid": "u", "resourceVersion": version, "generation": generation, "labels": {"l": label}},
-            "status": {"phase": ready},
-        }))
-        .unwrap()
-    }
-
-    #[tokio::test]
-    async fn who_asks_for_what_is_stated_hears_of_that_alone_and_of_the_end() {
-        let mut cache = ByHand::new();
-        let mut heard = cache.watched.restated();
-        let changes = [
-            (watcher::Event::Apply(node("1", 1, "x", "")), true),
-            (watcher::Event::Apply(node("2", 1, "x", "Running")), false),
-            (watcher::Event::Apply(node("3", 2, "x", "Running")), true),
-            (watcher::Event::Apply(node("4", 2, "y", "Running")), true),
-            (watcher::Event::Apply(node("5", 2, "y", "")), false),
-            (watcher::Event::Delete(node("6", 2, "y", "")), true),
-            (watcher::Event::Apply(node("7", 2, "y", "")), true),
-        ];
-        for (number, (event, told)) in changes.into_iter().enumerate() {
-            cache.see(&event);
-            let next = futures::FutureExt::now_or_never(heard.next());
-            assert_eq!(next.is_some(), told, "change {number}");
-        }
-    }
-
-    #[tokio::test]
-    async fn who_falls_behind_hears_once_of_what_differs_and_also_of_what_is_gone() {
-        let mut cache = ByHand::new();
-        let mut heard = cache.watched.restated();
-        let other = |name: &str| {
-            let mut other = node("1", 1, "x", "");
-            (other.metadata.name, other.metadata.uid) = (Some(name.to_owned()), Some(name.to_owned()));
-            other
-        };
-        for name in ["gone", "same"] {
-            cache.see(&watcher::Event::Apply(other(name)));
-            assert_eq!(heard.next().await.unwrap().name, name);
-        }
-        cache.see(&watcher::Event::Delete(other("gone")));
-        for version in 0..=BACKLOG {
-            cache.see(&watcher::Event::Apply(node(&version.to_string(), 1, "x", "")));
-        }
-        let mut names = [heard.next().await.unwrap().name, heard.next().await.unwrap().name];
-        names.sort();
-        assert_eq!(names, ["a", "gone"]);
-        assert!(futures::FutureExt::now_or_never(heard.next()).is_none());
-    }
-
-    #[test]
-    fn a_cache_is_behind_until_it_shows_what_was_written() {
-        let mut cache = ByHand::new();
-        cache.see(&watcher::Event::Apply(node("9", 1, "x", "")));
-        let behind = |cache: &ByHand| {
-            let seen = cache.watched.get(None, "a").unwrap();
-            cache.watched.is_behind(&seen)
-        };
-        assert!(!behind(&cache));
-        cache.watched.wrote(&node("11", 1, "x", "Running"));
-        assert!(behind(&cache));
-        // Somebody else's write that came before.
-        cache.see(&watcher::Event::Apply(node("10", 1, "y", "")));
-        assert!(behind(&cache));
-        cache.see(&watcher::Event::Apply(node("12", 1, "y", "Running")));
-        assert!(!behind(&cache));
-        // An answer that comes after its event.
-        cache.watched.wrote(&node("12", 1, "y", "Running"));
-        assert!(!behind(&cache) && cache.watched.written.0.lock().unwrap().is_empty());
-        // Nobody is held up by what is no number, or by an object that is gone.
-        cache.watched.wrote(&node("x", 1, "y", "Running"));
-        assert!(!behind(&cache));
-        cache.watched.wrote(&node("20", 1, "y", "Running"));
-        cache.watched.written.listed::<Node>(&[]);
-        assert!(!behind(&cache));
-    }
-
-    #[test]
-    fn a_bounded_cache_keeps_the_first_and_has_room_again_when_one_goes() {
-        let node = |name: &str| {
-            let mut node = Node::default();
-            node.metadata.name = Some(name.to_owned());
-            node
-        };
-        let mut bound = Bound {
-            most: 2,
-            held: HashSet::new(),
-            told: false,
-        };
-        let mut admits = |event| bound.admits(&event, &());
-        assert!(admits(watcher::Event::InitApply(node("a"))));
-        assert!(admits(watcher::Event::Apply(node("b"))));
-        assert!(!admits(watcher::Event::Apply(node("c"))));
-        assert!(
-            admits(watcher::Event::Apply(node("a"))),
-            "a known one is always read"
-        );
-        assert!(admits(watcher::Event::Delete(node("b"))));
-        assert!(admits(watcher::Event::Apply(node("c"))));
-        assert!(admits(watcher::Event::Init));
-        assert!(admits(watcher::Event::InitApply(node("d"))) && admits(watcher::Event::InitApply(node("e"))));
-    }
 }

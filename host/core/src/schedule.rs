@@ -1,9 +1,9 @@
-//! Pending claims × node types × machines → bindings. One pass, no state: the same input gives the same answer.
+//! Pending claims × node types × machines → bindings. One pass: the same input gives the same answer.
 //!
 //! For each claim, oldest first: which types fit (every test is run, so that a refusal can say which failed), cheapest
 //! first; then the first free machine of the type in an order that depends on the claim alone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use hostler_api::ResourceList;
 use hostler_api::node_type::Requirement;
@@ -74,8 +74,32 @@ pub struct Pending {
     pub desired: ResourceList,
     /// Creation, for the order: seconds since the epoch.
     pub created: i64,
+    /// The pass that first met it, for the order of those made in the same second; see [`Arrivals`].
+    pub arrived: u64,
+    /// Whether it was accepted for what it says now. One that is to be judged again keeps its turn, and is given nothing until then.
+    pub accepted: bool,
     /// Full names of types that policies deny this claim, with the reason.
     pub denied: BTreeMap<String, Reason>,
+}
+
+/// In which pass each waiting claim was first met: an API server tells creation in whole seconds, and a claim that has been told to wait
+/// is not overtaken by one that came within the same second.
+#[derive(Debug, Default)]
+pub struct Arrivals {
+    pass: u64,
+    met: HashMap<String, u64>,
+}
+
+impl Arrivals {
+    /// Marks each of the claims of a pass, and forgets all others.
+    pub fn mark(&mut self, pending: &mut [Pending]) {
+        self.pass = self.pass.saturating_add(1);
+        let before = std::mem::take(&mut self.met);
+        for claim in pending {
+            claim.arrived = before.get(&claim.uid).copied().unwrap_or(self.pass);
+            self.met.insert(claim.uid.clone(), claim.arrived);
+        }
+    }
 }
 
 /// A claim's place.
@@ -95,20 +119,20 @@ pub const NOT_READ: &str = "InventoryNotRead";
 /// Resources that every type has; all others make a type special (decision 6 of the domain).
 const PLAIN: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pods"];
 
-/// Places each claim, or says why not. Answers come in the order in which the claims were judged.
+/// Places each accepted claim, or says why not. Answers come in the order in which the claims were judged.
 #[must_use]
 pub fn assign(
     mut pending: Vec<Pending>,
     types: &[TypeOffer],
     free: &[FreeMachine],
 ) -> Vec<(Pending, Result<Binding, Reason>)> {
-    pending.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
-    // Machines that this pass gives away, or that an earlier claim waits for.
+    pending.sort_by(|a, b| (a.created, a.arrived, &a.key).cmp(&(b.created, b.arrived, &b.key)));
+    // Machines that this pass gives away, or that an earlier claim waits for or is to be given.
     let mut taken: BTreeSet<String> = BTreeSet::new();
     let mut seats: BTreeMap<String, u32> = BTreeMap::new();
     pending
         .into_iter()
-        .map(|claim| {
+        .filter_map(|claim| {
             let place = place(&claim, types, free, &taken, &seats);
             match &place {
                 Ok(binding) => {
@@ -117,7 +141,8 @@ pub fn assign(
                 }
                 Err(Refusal { awaited, .. }) => taken.extend(awaited.clone()),
             }
-            (claim, place.map_err(|refusal| refusal.reason))
+            let answer = place.map_err(|refusal| refusal.reason);
+            claim.accepted.then_some((claim, answer))
         })
         .collect()
 }
@@ -447,8 +472,38 @@ mod tests {
                 .collect(),
             desired: ResourceList::new(),
             created: 0,
+            arrived: 0,
+            accepted: true,
             denied: BTreeMap::new(),
         }
+    }
+
+    #[rstest]
+    #[case::the_older_one("a2 b1", "b a")]
+    #[case::by_name_when_nothing_else_tells("b1 a1", "a b")]
+    #[case::who_waits_already_though_made_in_the_same_second("b1, a1 b1", "b a")]
+    #[case::the_older_one_though_accepted_later("b2, a1 b2", "a b")]
+    #[case::who_left_comes_anew("b1, a1, a1 b1", "a b")]
+    fn the_one_that_came_first_is_served_first(#[case] passes: &str, #[case] order: &str) {
+        let mut arrivals = Arrivals::default();
+        let mut pending = Vec::new();
+        // In each pass: who waits, and the second in which it was made.
+        for pass in passes.split(", ") {
+            let made = pass.split(' ').map(|one| one.split_at(1));
+            pending = made
+                .map(|(name, second)| Pending {
+                    created: second.parse().unwrap(),
+                    ..claim(name, None)
+                })
+                .collect();
+            arrivals.mark(&mut pending);
+        }
+        let answers = assign(pending, &[], &[]);
+        let served: Vec<_> = answers
+            .iter()
+            .map(|(claim, _)| claim.key.strip_prefix("p-default/").unwrap())
+            .collect();
+        assert_eq!(served.join(" "), order);
     }
 
     #[rstest]
@@ -475,6 +530,25 @@ mod tests {
         assert!(answers[0].1.is_ok(), "the first by name wins among equals");
         assert_eq!(answers[0].0.key, "p-default/a");
         assert_eq!(answers[1].1.as_ref().unwrap_err().code, "NoCapacity");
+    }
+
+    #[test]
+    fn a_claim_that_is_to_be_judged_again_keeps_its_turn() {
+        let older = Pending {
+            accepted: false,
+            ..claim("a", None)
+        };
+        let pass = |machines: &[FreeMachine]| {
+            let all = vec![claim("b", None), older.clone()];
+            assign(all, &[offer("cpu-server", &[])], machines)
+        };
+        let one = host("one", "metal3.cpu-server");
+        let answers = pass(std::slice::from_ref(&one));
+        assert_eq!(answers.len(), 1, "nothing is said of the other one");
+        assert_eq!(answers[0].0.key, "p-default/b");
+        assert_eq!(answers[0].1.as_ref().unwrap_err().code, "NoCapacity");
+        let answers = pass(&[one, host("two", "metal3.cpu-server")]);
+        assert!(answers[0].1.is_ok(), "there is one for each");
     }
 
     #[test]

@@ -31,7 +31,7 @@ test: tools
 
 # The steps of `test`, as .ci/run takes them.
 compiled: tools
-	$(CARGO) build --workspace --all-targets
+	$(CARGO) build --profile test --workspace --all-targets
 	CARGO=$(CARGO) tests/kubernetes/client
 
 tested:

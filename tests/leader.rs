@@ -20,7 +20,7 @@ use crate::crashes::{all_available, claims, delete_tenant, free_hosts, nothing_l
 use crate::harness::{Stack, World, eventually};
 use gate::Gate;
 use process::Process;
-use tally::{Struck, Tally};
+use tally::{Answered, Struck, Tally};
 use tenants::Tenants;
 
 /// A write that takes a machine.
@@ -119,8 +119,8 @@ async fn start(world: &World, name: &str, tally: Arc<Tally>) -> Process {
     Process::start(world, name, Gate::new(world, tally).await).await
 }
 
-/// A process that was stopped for longer than its lease wakes up, finds another one in its place, and ends. It begins no write but to let
-/// go of what it took; what it had begun as it was stopped arrives now, and is refused: another version stands there, or that name.
+/// A process that was stopped for longer than its lease wakes up, finds another one in its place, and ends. What it had begun as it was
+/// stopped arrives now, and it lets go of what it took: all that is refused, or finds what it names as it was seen.
 async fn wake(process: &mut Process) {
     let writes = process.writes();
     let written = writes.writes();
@@ -132,18 +132,18 @@ async fn wake(process: &mut Process) {
     assert!(!said.contains("panicked"), "{said}");
     let since = eventually("all that it wrote is answered", || async {
         let since = writes.since(written);
-        if since.iter().all(|(_, status)| *status > 0) {
+        if since.iter().all(|(_, answered)| answered.is_some()) {
             Ok(since)
         } else {
             Err(format!("{since:?}"))
         }
     })
     .await;
-    let harmful: Vec<_> = since
+    let blind: Vec<_> = since
         .into_iter()
-        .filter(|(line, status)| !takes(line) && !matches!(status, 404 | 409))
+        .filter(|(_, answered)| *answered == Some(Answered::Blind))
         .collect();
-    assert_eq!(harmful, [], "a deposed leader wrote");
+    assert_eq!(blind, [], "a deposed leader wrote");
 }
 
 fn machine(claim: &api::NodeClaim) -> String {

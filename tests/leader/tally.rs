@@ -27,12 +27,37 @@ pub(super) enum Struck {
 /// At which write, told by number (from one), method and path.
 pub(super) type Strike = Box<dyn Fn(usize, &str) -> Option<Struck> + Send + Sync>;
 
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answered {
+    /// It changed nothing.
+    Refused,
+    /// What it changed was as the writer had seen it: it named that version, or that object.
+    Checked,
+    /// It changed what stood there, whatever that was, or made something.
+    Blind,
+}
+
+impl Answered {
+    fn of(body: &[u8], status: StatusCode) -> Self {
+        let text = String::from_utf8_lossy(body);
+        let names = ["resourceVersion", "preconditions"];
+        if !status.is_success() {
+            Self::Refused
+        } else if names.iter().any(|name| text.contains(name)) {
+            Self::Checked
+        } else {
+            Self::Blind
+        }
+    }
+}
+
 pub(super) struct Tally {
     strike: Mutex<Option<Strike>>,
     process: AtomicU32,
     log: Mutex<Vec<String>>,
-    /// HTTP status of each write that was answered, by its place in the log.
-    answers: Mutex<BTreeMap<usize, u16>>,
+    /// Of each write that was answered, by its place in the log.
+    answers: Mutex<BTreeMap<usize, Answered>>,
     /// The write at which it was stopped.
     struck: watch::Sender<Option<String>>,
     released: watch::Sender<bool>,
@@ -98,11 +123,11 @@ impl Tally {
         self.log.lock().unwrap().len()
     }
 
-    /// The writes after so many, with the HTTP status that each was answered with.
-    pub(super) fn since(&self, count: usize) -> Vec<(String, u16)> {
+    /// The writes after so many, with what became of each that was answered.
+    pub(super) fn since(&self, count: usize) -> Vec<(String, Option<Answered>)> {
         let answers = self.answers.lock().unwrap();
         let log = self.log().into_iter().enumerate().skip(count);
-        log.map(|(place, line)| (line, answers.get(&place).copied().unwrap_or(0)))
+        log.map(|(place, line)| (line, answers.get(&place).copied()))
             .collect()
     }
 
@@ -141,9 +166,13 @@ impl Strikes for Tally {
 pub(super) async fn pass(tally: Arc<Tally>, client: Client, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
-    let body = body.collect().await.unwrap().to_bytes();
+    let body = match body.collect().await {
+        Ok(body) => body.to_bytes(),
+        // It ended in the middle of it.
+        Err(error) => return (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
+    };
     head.uri = head.uri.path_and_query().unwrap().as_str().parse().unwrap();
-    let request = http::Request::from_parts(head, Body::from(body));
+    let request = http::Request::from_parts(head, Body::from(body.clone()));
     let is_write = !matches!(*request.method(), Method::GET | Method::HEAD);
     // Neither the lease nor what is only told is part of the work.
     let aside = ["/leases", "/events"];
@@ -157,8 +186,8 @@ pub(super) async fn pass(tally: Arc<Tally>, client: Client, request: Request) ->
         None => {
             let forwarded = tokio::spawn(async move {
                 let answer = forward(&client, request).await;
-                let status = answer.status().as_u16();
-                tally.answers.lock().unwrap().insert(place, status);
+                let answered = Answered::of(&body, answer.status());
+                tally.answers.lock().unwrap().insert(place, answered);
                 answer
             });
             forwarded.await.unwrap()

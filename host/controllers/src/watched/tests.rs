@@ -1,3 +1,5 @@
+//! Watches of an API that is scripted, and of one in memory.
+
 use std::time::Duration;
 
 use http::{Request, Response};

@@ -1,4 +1,4 @@
-//! Watches of an API that is scripted, and of one in memory.
+//! Watches of a scripted API, and caches that are filled by hand.
 
 use std::time::Duration;
 

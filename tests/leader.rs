@@ -162,7 +162,10 @@ async fn stopped_after(number: usize) {
     let mut pair = Pair::start(move |now, _| (now == number).then_some(Struck::Landed)).await;
     pair.second.leads().await;
     all_available(&pair.world).await;
+    let writes = pair.first.writes();
+    let written = writes.writes();
     pair.wake().await;
+    assert_eq!(writes.since(written), [], "a deposed leader wrote");
     pair.one_machine_a_claim().await;
     pair.leave().await;
 }

@@ -47,7 +47,8 @@ real:
 	  PATH="$(KUBERNETES):$$PATH" HOSTLER_STACK=real $(CARGO) test --workspace --test all -- --include-ignored $(REAL); fi
 
 ## timeline: the seed's timeline on real clusters, with machines that take no time
-timeline: plugins
+timeline: compiled
+	$(MAKE) plugins BUILT=1
 	@tests/kubernetes/beside check
 	PATH="$(KUBERNETES):$$PATH" HOSTLER_STACK=real $(CARGO) test --workspace --test all -- --ignored --exact --nocapture timeline::the_seeds_timeline
 

@@ -214,13 +214,6 @@ impl Fault {
     }
 }
 
-#[derive(Clone)]
-struct Faulty<S> {
-    inner: S,
-    fault: Arc<Fault>,
-    of_tenant: bool,
-}
-
 impl Strikes for Fault {
     fn has_struck(&self) -> bool {
         self.struck.load(Ordering::SeqCst)
@@ -229,6 +222,13 @@ impl Strikes for Fault {
     fn log(&self) -> Vec<String> {
         self.log.lock().unwrap().clone()
     }
+}
+
+#[derive(Clone)]
+struct Faulty<S> {
+    inner: S,
+    fault: Arc<Fault>,
+    of_tenant: bool,
 }
 
 impl<S, B> Service<Request<Body>> for Faulty<S>

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
-use serde_json::json;
+use jiff::Timestamp;
+use serde_json::{Value, json};
 
 use super::gate::Gate;
-use super::tally::Tally;
+use super::tally::{Tally, is_work};
 use crate::harness::{World, eventually, hostler};
 
 /// Lease that a loaded machine renews in time.
@@ -51,6 +52,8 @@ impl Process {
                 "127.0.0.1:0",
                 "--log-format",
                 "json",
+                "--log-level",
+                "info,hostler_controllers::requests=debug",
             ])
             .args(LEASE)
             .arg("--kubeconfig")
@@ -69,9 +72,27 @@ impl Process {
         Self { gate, child, log }
     }
 
-    /// What it wrote, of what is counted now.
-    pub(super) fn writes(&self) -> Arc<Tally> {
+    /// Where its writes are counted now.
+    pub(super) fn tally(&self) -> Arc<Tally> {
         self.gate.counted.now()
+    }
+
+    /// Method and path of each write that it has begun since, to the platform or a tenant, by the times of its own log (a line may be
+    /// written later than its time, if the process is stopped in between); not what is only told.
+    pub(super) fn begun_since(&self, moment: Timestamp) -> Vec<String> {
+        let said = self.said();
+        let lines = said
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let begun = lines.filter_map(|line| {
+            let time: Timestamp = line["timestamp"].as_str()?.parse().unwrap();
+            let fields = &line["fields"];
+            let path = fields["path"]
+                .as_str()
+                .filter(|_| fields["message"] == "writes" && time > moment)?;
+            Some(format!("{} {path}", fields["method"].as_str()?))
+        });
+        begun.filter(|line| is_work(line)).collect()
     }
 
     /// Its writes are counted here from now on.

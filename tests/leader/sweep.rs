@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::process::Process;
 use super::tally::{Struck, Tally};
 use super::tenants::Tenants;
-use super::{one_machine_a_claim, start, wake};
+use super::{one_machine_a_claim, start, takes, wake};
 use crate::crashes::{
     Life, all_available, are_available, delete_tenant, each_in_turn, free_hosts, is_gone, nodes_ready_at,
     nothing_left,
@@ -61,7 +61,7 @@ impl<'a> Shift<'a> {
         self.tenants.counted.change(tally.clone());
         work.await;
         eventually("the leader is stopped, or has nothing more to write", || async {
-            if tally.has_struck() || done(self.world).await? {
+            if tally.is_stopped() || done(self.world).await? {
                 Ok(())
             } else {
                 Err(tally.log().join("\n"))
@@ -72,6 +72,7 @@ impl<'a> Shift<'a> {
             assert_eq!(next.stop().await.code(), Some(0));
             return self;
         }
+        tally.stopped().await;
         self.tenants.counted.change(Tally::idle());
         next.leads().await;
         if matches!(arrives, Arrives::AtOnce) {
@@ -88,7 +89,12 @@ impl<'a> Shift<'a> {
         if matches!(arrives, Arrives::InTheEnd) {
             tally.release().await;
         }
-        wake(&mut self.leads).await;
+        let begun = wake(&mut self.leads, &self.tenants).await;
+        let work: Vec<_> = begun.iter().filter(|line| !takes(line)).collect();
+        assert!(
+            work.is_empty(),
+            "a deposed leader undoes a take, and writes nothing else: {begun:?}"
+        );
         self.leads = next;
         self
     }

@@ -10,6 +10,7 @@ use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
+use serde_json::Value;
 use tokio::sync::watch;
 
 use super::process::signal;
@@ -40,11 +41,14 @@ pub(super) enum Answered {
 
 impl Answered {
     fn of(body: &[u8], status: StatusCode) -> Self {
-        let text = String::from_utf8_lossy(body);
-        let names = ["resourceVersion", "preconditions"];
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let tested = |step: &Value| step["op"] == "test" && step["path"] == "/metadata/resourceVersion";
+        let names_what_it_saw = body.pointer("/metadata/resourceVersion").is_some()
+            || body.pointer("/preconditions").is_some()
+            || body.as_array().is_some_and(|steps| steps.iter().any(tested));
         if !status.is_success() {
             Self::Refused
-        } else if names.iter().any(|name| text.contains(name)) {
+        } else if names_what_it_saw {
             Self::Checked
         } else {
             Self::Blind
@@ -60,6 +64,8 @@ pub(super) struct Tally {
     answers: Mutex<BTreeMap<usize, Answered>>,
     /// The write at which it was stopped.
     struck: watch::Sender<Option<String>>,
+    /// Whether the signal that stops it was sent.
+    stopped: watch::Sender<bool>,
     released: watch::Sender<bool>,
     /// HTTP status of the write that was held.
     late: watch::Sender<u16>,
@@ -73,6 +79,7 @@ impl Tally {
             log: Mutex::default(),
             answers: Mutex::default(),
             struck: watch::Sender::new(None),
+            stopped: watch::Sender::new(false),
             released: watch::Sender::new(false),
             late: watch::Sender::new(0),
         })
@@ -88,7 +95,7 @@ impl Tally {
         self.process.store(process, Ordering::SeqCst);
     }
 
-    /// From now on nobody is stopped; says whether somebody was.
+    /// From now on nobody is stopped; says whether somebody is, or is about to be.
     pub(super) fn spares(&self) -> bool {
         self.strike.lock().unwrap().take();
         self.has_struck()
@@ -99,10 +106,14 @@ impl Tally {
         self.struck.borrow().clone()
     }
 
+    pub(super) fn is_stopped(&self) -> bool {
+        *self.stopped.borrow()
+    }
+
     /// Returns once the process was stopped.
-    pub(super) async fn struck(&self) {
+    pub(super) async fn stopped(&self) {
         eventually("the leader is stopped", || async {
-            if self.has_struck() {
+            if self.is_stopped() {
                 Ok(())
             } else {
                 Err(self.log().join("\n"))
@@ -118,8 +129,8 @@ impl Tally {
         *late.wait_for(|status| *status > 0).await.unwrap()
     }
 
-    /// Writes that arrived so far.
-    pub(super) fn writes(&self) -> usize {
+    /// How many writes arrived so far.
+    pub(super) fn count(&self) -> usize {
         self.log.lock().unwrap().len()
     }
 
@@ -149,6 +160,7 @@ impl Tally {
 
     fn stop(&self) {
         signal(self.process.load(Ordering::SeqCst), "STOP");
+        self.stopped.send_replace(true);
     }
 }
 
@@ -162,6 +174,11 @@ impl Strikes for Tally {
     }
 }
 
+/// Whether a write, told by method and path, is part of the work: neither the lease is, nor what is only told.
+pub(super) fn is_work(line: &str) -> bool {
+    !line.contains("/leases") && !line.contains("/events")
+}
+
 /// Brings a request of the process to the API; a write is counted, and may be the one at which the process is stopped.
 pub(super) async fn pass(tally: Arc<Tally>, client: Client, request: Request) -> Response {
     let (mut head, body) = request.into_parts();
@@ -173,13 +190,11 @@ pub(super) async fn pass(tally: Arc<Tally>, client: Client, request: Request) ->
     };
     head.uri = head.uri.path_and_query().unwrap().as_str().parse().unwrap();
     let request = http::Request::from_parts(head, Body::from(body.clone()));
+    let line = format!("{} {path}", request.method());
     let is_write = !matches!(*request.method(), Method::GET | Method::HEAD);
-    // Neither the lease nor what is only told is part of the work.
-    let aside = ["/leases", "/events"];
-    if !is_write || aside.iter().any(|aside| path.contains(aside)) {
+    if !is_write || !is_work(&line) {
         return forward(&client, request).await;
     }
-    let line = format!("{} {path}", request.method());
     let place = tally.counts(&line);
     match tally.strikes_at(place, &line) {
         // Of its own, to its end: the process may give the connection up.

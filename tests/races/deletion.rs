@@ -17,6 +17,8 @@ use crate::harness::{Fault, World, eventually};
 
 /// How far a watch is behind.
 const LATE: Duration = Duration::from_secs(5);
+/// Longer than any test.
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// A host that has a claim deleted under it, right after its first take of a machine, and whose watches are late from then on.
 fn robbed_after_the_take(world: &World) -> Arc<Fault> {
@@ -210,7 +212,9 @@ async fn told_of(world: &World, reason: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pods_are_waited_for_without_end_only_while_there_is_a_tenant() {
-    let place = Place::new(1).await;
+    let mut lab = hostler_lab::Options::instant();
+    lab.times.stop = HOUR;
+    let place = Place::with(1, lab).await;
     let host = place.world.host_with(&Fault::none(), impatient()).await;
     place
         .world
@@ -219,8 +223,11 @@ async fn pods_are_waited_for_without_end_only_while_there_is_a_tenant() {
     so_many_available(&place.world, 1).await;
     let pods: Api<Pod> = Api::namespaced(place.world.tenant("one").unwrap(), "default");
     let pod: Pod = serde_json::from_value(json!({
-        "metadata": {"name": "busy", "finalizers": ["example.com/keep"]},
-        "spec": {"nodeName": server(1), "containers": [{"name": "main", "image": "busy"}]},
+        "metadata": {"name": "busy"},
+        "spec": {
+            "nodeName": server(1), "containers": [{"name": "main", "image": "busy"}],
+            "terminationGracePeriodSeconds": HOUR.as_secs(),
+        },
     }))
     .unwrap();
     pods.create(&PostParams::default(), &pod).await.unwrap();

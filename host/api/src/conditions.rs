@@ -163,6 +163,9 @@ pub fn is_true(conditions: &[Condition], kind: &str) -> bool {
     find(conditions, kind).is_some_and(|condition| condition.status == "True")
 }
 
+/// Of a claim: that it may be placed.
+pub const ACCEPTED: &str = "Accepted";
+
 /// Phases of claims, types, providers and environments.
 pub mod phase {
     /// Under way.

@@ -15,13 +15,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use kube::core::cel::KubeCelExt;
-use kube::core::cel::cel::common::ast::Expr;
+use kube::core::cel::cel::common::ast::{Expr, IdedExpr, LiteralValue};
+use kube::core::cel::cel::extractors::This;
 use kube::core::cel::cel::parser::{Expression, Parser};
-use kube::core::cel::cel::{Context, ExecutionError, Value as Cel};
+use kube::core::cel::cel::{Context, ExecutionError, FunctionContext, Value as Cel};
+use regex::Regex;
 use serde_json::Value;
+
+use crate::patterns;
 
 pub(crate) use check::{Problem, check};
 pub(crate) use walk::{counterpart, validate, validate_at};
+
+/// The function of rules that takes a pattern.
+const MATCHES: &str = "matches";
 
 /// A rule as it is evaluated.
 #[derive(Debug)]
@@ -40,6 +47,8 @@ pub(crate) struct Rule {
 #[derive(Debug)]
 struct Program {
     expression: Expression,
+    /// Those that it names, held so that they are not compiled at each run.
+    _patterns: Vec<Arc<Regex>>,
     uses_old_self: bool,
     /// How deeply loops are nested.
     loops: u32,
@@ -87,8 +96,11 @@ impl Program {
         expand::macros(&mut expression);
         let uses_old_self = expression.references().has_variable("oldSelf");
         let (nodes, loops) = size(&expression);
+        let mut patterns = Vec::new();
+        collect_patterns(&expression, &mut patterns);
         Ok(Self {
             expression,
+            _patterns: patterns,
             uses_old_self,
             loops,
             nodes,
@@ -104,6 +116,29 @@ impl Program {
             }),
             Err(_) => Err("the expression cannot be evaluated".to_owned()),
         }
+    }
+}
+
+/// The patterns that stand in an expression as they are.
+fn collect_patterns(expression: &IdedExpr, found: &mut Vec<Arc<Regex>>) {
+    if let Expr::Call(call) = &expression.expr
+        && call.func_name == MATCHES
+        && let Some(Expr::Literal(LiteralValue::String(text))) = call.args.last().map(|last| &last.expr)
+    {
+        found.extend(patterns::compiled(text.inner()));
+    }
+    expand::each_child(expression, &mut |child| collect_patterns(child, found));
+}
+
+/// Whether a text matches a pattern. The crate's own compiles the pattern each time.
+fn matches(
+    call: &FunctionContext<'_, '_>,
+    This(text): This<Arc<String>>,
+    pattern: Arc<String>,
+) -> Result<bool, ExecutionError> {
+    match patterns::compiled(&pattern) {
+        Ok(compiled) => Ok(compiled.is_match(&text)),
+        Err(error) => Err(call.error(format!("'{pattern}' not a valid regex:\n{error}"))),
     }
 }
 
@@ -150,6 +185,7 @@ fn known() -> Context<'static> {
         };
         Ok(Cel::String(Arc::new(name.to_owned())))
     });
+    context.add_function(MATCHES, matches);
     context.add_function("dyn", |value: Cel| -> Result<Cel, ExecutionError> { Ok(value) });
     for name in TYPES {
         context.add_variable_from_value(name, Cel::String(Arc::new(name.to_owned())));

@@ -36,6 +36,7 @@ mod openapi;
 mod operation;
 mod options;
 mod patch;
+mod patterns;
 mod pod_lifecycle;
 mod protobuf;
 mod query;

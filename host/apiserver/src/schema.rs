@@ -9,6 +9,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use crate::cel::Rule;
+use crate::patterns;
 
 /// JSON type of a node of the tree; `Any` where the schema names none (int-or-string, preserved unknown fields).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -239,9 +240,7 @@ impl Schema {
                 .as_array()
                 .cloned()
                 .unwrap_or_default(),
-            pattern: text("pattern")
-                .and_then(|pattern| Regex::new(pattern).ok())
-                .map(Arc::new),
+            pattern: text("pattern").and_then(|pattern| patterns::compiled(pattern).ok()),
             programs: node["x-kubernetes-validations"]
                 .as_array()
                 .into_iter()

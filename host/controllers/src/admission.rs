@@ -11,7 +11,7 @@ use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use hostler_api as api;
 use hostler_api::claim::ProfileChoice;
-use hostler_api::conditions::{self, Fact, phase};
+use hostler_api::conditions::{self, ACCEPTED, Fact, phase};
 use hostler_api::names;
 use hostler_core::admission::{self, Seen, Usage};
 use hostler_core::properties;
@@ -33,9 +33,7 @@ use crate::retries::steadily;
 use crate::watched;
 use crate::{patch, turn};
 
-const NAME: &str = "admission";
-/// The condition.
-pub(crate) const ACCEPTED: &str = "Accepted";
+pub(crate) const NAME: &str = "admission";
 
 /// Runs until `stop`.
 pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
@@ -129,6 +127,7 @@ fn freed(ctx: &Ctx) -> BoxStream<'static, ObjectRef<api::NodeClaim>> {
 
 async fn reconcile(claim: Arc<api::NodeClaim>, ctx: Arc<Ctx>, counting: Arc<Mutex<()>>) -> Result<Action> {
     if claim.meta().deletion_timestamp.is_some() || claim.machine().is_some() {
+        ctx.retries.reset(NAME, &claim.uid().unwrap_or_default());
         return Ok(Action::await_change());
     }
     if ctx.stores.claims.is_behind(&claim) {

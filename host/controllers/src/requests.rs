@@ -216,11 +216,15 @@ where
         };
         let request = Request::from_parts(parts.clone(), Body::from(body.clone()));
         let began = Instant::now();
-        let answer = match way.fence.left().filter(|_| is_write) {
-            Some(left) if left.is_zero() => {
-                way.metrics.refused();
-                return Err(Unanswered::NotLeading.into());
-            }
+        let left = way.fence.left().filter(|_| is_write);
+        if left.is_some_and(|left| left.is_zero()) {
+            way.metrics.refused();
+            return Err(Unanswered::NotLeading.into());
+        }
+        if is_write {
+            tracing::debug!(api = way.target, method = %parts.method, path = parts.uri.path(), "writes");
+        }
+        let answer = match left {
             Some(left) => match tokio::time::timeout(left, whole(inner.clone(), request)).await {
                 Ok(answer) => answer,
                 Err(_) => Err(Unanswered::LeaseEnds.into()),

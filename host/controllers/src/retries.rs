@@ -23,18 +23,27 @@ impl Retries {
         }
     }
 
-    /// Counts a failure and says when to try again.
+    /// Counts a failure and says when to try again. Busy is no failure: nothing is wrong.
     pub fn after(&self, area: &'static str, uid: &str, class: Class) -> Action {
-        let mut all = self.attempts.lock().expect("no holder panics");
-        let attempt = all.entry((area, uid.to_owned())).or_insert(0);
-        *attempt = attempt.saturating_add(1);
-        match retry::delay(class, *attempt, rand::random::<f64>()) {
+        let attempt = match class {
+            Class::Busy => self.count(area, uid),
+            Class::Refused | Class::Broken | Class::Bug => self.failed(area, uid),
+        };
+        match retry::delay(class, attempt, rand::random::<f64>()) {
             Some(wait) => {
                 self.metrics.retry(area);
                 Action::requeue(wait)
             }
             None => Action::await_change(),
         }
+    }
+
+    /// One more; says how many there are now.
+    fn failed(&self, area: &'static str, uid: &str) -> u32 {
+        let mut all = self.attempts.lock().expect("no holder panics");
+        let attempts = all.entry((area, uid.to_owned())).or_insert(0);
+        *attempts = attempts.saturating_add(1);
+        *attempts
     }
 
     /// How many turns in a row have failed.
@@ -60,4 +69,24 @@ impl Retries {
 #[must_use]
 pub fn steadily(around: Duration) -> Action {
     Action::requeue(around.mul_f64(0.9 + 0.2 * rand::random::<f64>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_answer_is_no_failure_and_success_forgets_all() {
+        let retries = Retries::new(Metrics::new());
+        let tell = |class| retries.after("here", "one", class);
+        tell(Class::Busy);
+        assert_eq!(retries.count("here", "one"), 0);
+        assert_eq!(tell(Class::Refused), Action::await_change());
+        tell(Class::Broken);
+        tell(Class::Busy);
+        assert_eq!(retries.count("here", "one"), 2);
+        assert_eq!(retries.count("there", "one"), 0, "each loop counts its own");
+        retries.reset("here", "one");
+        assert_eq!(retries.count("here", "one"), 0);
+    }
 }

@@ -6,6 +6,9 @@
 //! # Guarantees
 //! A claim names its machine before anything is written to the machine, and a machine that any claim names is not free.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +17,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use hostler_api as api;
 use hostler_api::claim::{MachineRef, Ref};
-use hostler_api::conditions::{self, Fact, phase};
+use hostler_api::conditions::{self, ACCEPTED, Fact, phase};
 use hostler_api::{ResourceList, names};
 use hostler_core::schedule::{self, Arrivals, Binding, FreeMachine, Pending, Stock, TypeOffer};
 use hostler_core::seams::{Availability, Reason};
@@ -24,7 +27,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::admission::ACCEPTED;
+use crate::admission;
 use crate::ctx::Ctx;
 use crate::error::Result;
 use crate::machines::Holdings;
@@ -88,7 +91,7 @@ async fn turn(ctx: &Arc<Ctx>, arrivals: &mut Arrivals) -> Result<()> {
         fills.push(fill_type(ctx, claim).boxed());
     }
     each(fills).await?;
-    let line: Vec<&api::NodeClaim> = claims.iter().filter(|claim| is_in_line(claim)).collect();
+    let line = line(&claims, |uid| ctx.retries.count(admission::NAME, uid));
     if !line.iter().any(|claim| is_accepted(claim)) {
         return Ok(());
     }
@@ -98,14 +101,13 @@ async fn turn(ctx: &Arc<Ctx>, arrivals: &mut Arrivals) -> Result<()> {
     for claim in &line {
         pending.push(pending_of(ctx, claim, &offers).await);
     }
-    arrivals.mark(&mut pending);
     let by_uid: HashMap<String, &api::NodeClaim> = line
         .iter()
         .map(|claim| (claim.uid().unwrap_or_default(), *claim))
         .collect();
     // Decided in one; what is written of one claim need not wait for another, since no two of them name the same machine.
     let mut writes = Vec::new();
-    for (pending, place) in schedule::assign(pending, &offers, &free) {
+    for (pending, place) in schedule::assign(pending, arrivals, &offers, &free) {
         writes.push(place_one(ctx, by_uid[&pending.uid], place).boxed());
     }
     each(writes).await
@@ -132,6 +134,16 @@ async fn place_one(ctx: &Ctx, claim: &api::NodeClaim, place: Result<Binding, Rea
 async fn each(writes: Vec<BoxFuture<'_, Result<()>>>) -> Result<()> {
     let written: Vec<_> = stream::iter(writes).buffer_unordered(AT_ONCE).collect().await;
     written.into_iter().collect()
+}
+
+/// Claims that wait. One that changed keeps its turn while it is judged again, but not once that has failed, since then nobody knows for
+/// how long: `failures` says how often in a row, by uid.
+fn line(claims: &[api::NodeClaim], failures: impl Fn(&str) -> u32) -> Vec<&api::NodeClaim> {
+    let is_judged = |claim: &api::NodeClaim| failures(&claim.uid().unwrap_or_default()) == 0;
+    claims
+        .iter()
+        .filter(|claim| is_in_line(claim) && (is_accepted(claim) || is_judged(claim)))
+        .collect()
 }
 
 /// Without a machine, ready to hold one, and accepted, though perhaps for what it said before.
@@ -285,7 +297,6 @@ async fn pending_of(ctx: &Arc<Ctx>, claim: &api::NodeClaim, offers: &[TypeOffer]
         requirements: claim.spec.requirements.clone(),
         desired: claim.spec.desired_capacity.clone(),
         created: claim.creation_timestamp().map_or(0, |time| time.0.as_second()),
-        arrived: 0,
         accepted: is_accepted(claim),
         denied,
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hostler_api::claim::ProfileChoice;
 use hostler_api::{
-    NodeClaim, NodeEnvironment, NodeProvider, NodeType, Project, VirtualClusterInstance, names,
+    NodeClaim, NodeEnvironment, NodeProvider, NodeType, Project, VirtualClusterInstance, conditions, names,
 };
 use jiff::{Timestamp, Unit};
 use serde::Serialize;
@@ -352,7 +352,7 @@ impl Usage {
 #[must_use]
 pub fn counts(claim: &NodeClaim) -> bool {
     claim.status.as_ref().is_some_and(|status| {
-        status.machine.is_some() || hostler_api::conditions::is_true(&status.conditions, "Accepted")
+        status.machine.is_some() || conditions::is_true(&status.conditions, conditions::ACCEPTED)
     })
 }
 

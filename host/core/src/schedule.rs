@@ -77,8 +77,6 @@ pub struct Pending {
     pub desired: ResourceList,
     /// Creation, for the order: seconds since the epoch.
     pub created: i64,
-    /// The pass that first met it, for the order of those made in the same second; see [`Arrivals`].
-    pub arrived: u64,
     /// Whether it was accepted for what it says now. One that is to be judged again keeps its turn, and is given nothing until then.
     pub accepted: bool,
     /// Full names of types that policies deny this claim, with the reason.
@@ -86,22 +84,25 @@ pub struct Pending {
 }
 
 /// In which pass each waiting claim was first met: an API server tells creation in whole seconds, and a claim that has been told to wait
-/// is not overtaken by one that came within the same second.
+/// is not overtaken by one that came within the same second. The memory of one leader: with the next one all are met at once, and the
+/// name decides between those of a second.
 #[derive(Debug, Default)]
 pub struct Arrivals {
     pass: u64,
+    /// By uid.
     met: HashMap<String, u64>,
 }
 
 impl Arrivals {
-    /// Marks each of the claims of a pass, and forgets all others.
-    pub fn mark(&mut self, pending: &mut [Pending]) {
+    /// Begins a pass with these claims; all others are forgotten.
+    fn begin_pass(&mut self, pending: &[Pending]) {
         self.pass = self.pass.saturating_add(1);
         let before = std::mem::take(&mut self.met);
-        for claim in pending {
-            claim.arrived = before.get(&claim.uid).copied().unwrap_or(self.pass);
-            self.met.insert(claim.uid.clone(), claim.arrived);
-        }
+        let met = |claim: &Pending| before.get(&claim.uid).copied().unwrap_or(self.pass);
+        self.met = pending
+            .iter()
+            .map(|claim| (claim.uid.clone(), met(claim)))
+            .collect();
     }
 }
 
@@ -122,14 +123,17 @@ pub const NOT_READ: &str = "InventoryNotRead";
 /// Resources that every type has; all others make a type special (decision 6 of the domain).
 const PLAIN: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pods"];
 
-/// Places each accepted claim, or says why not. Answers come in the order in which the claims were judged.
+/// Places each accepted claim, or says why not. Answers come in the order in which the claims were judged: by creation, then by arrival.
 #[must_use]
 pub fn assign(
     mut pending: Vec<Pending>,
+    arrivals: &mut Arrivals,
     types: &[TypeOffer],
     free: &[FreeMachine],
 ) -> Vec<(Pending, Result<Binding, Reason>)> {
-    pending.sort_by(|a, b| (a.created, a.arrived, &a.key).cmp(&(b.created, b.arrived, &b.key)));
+    arrivals.begin_pass(&pending);
+    let turn = |claim: &Pending| (claim.created, arrivals.met[&claim.uid]);
+    pending.sort_by(|a, b| (turn(a), &a.key).cmp(&(turn(b), &b.key)));
     // Machines that this pass gives away, or that an earlier claim waits for or is to be given.
     let mut taken: BTreeSet<String> = BTreeSet::new();
     let mut seats: BTreeMap<String, u32> = BTreeMap::new();

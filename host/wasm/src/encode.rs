@@ -171,8 +171,10 @@ pub fn build(build: &Build) -> Result<Built, BuildError> {
         name: name.clone(),
         source,
     };
-    inspect::judge(name, &component).map_err(refused)?;
-    let inspection = inspect::inspect_bytes(name, &component).map_err(refused)?;
+    let mut inspection = inspect::inspect_bytes(name, &component).map_err(refused)?;
+    if let Some(problem) = inspection.problem.take() {
+        return Err(refused(problem));
+    }
 
     let out = build
         .out

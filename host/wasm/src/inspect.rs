@@ -6,7 +6,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 use wasmparser::component_types::{ComponentAnyTypeId, ComponentEntityType};
 use wasmparser::types::TypesRef;
-use wasmparser::{Encoding, Parser, Payload, Validator, WasmFeatures};
+use wasmparser::{Encoding, Parser, Payload, ValidPayload, Validator, WasmFeatures};
 
 use crate::error::LoadError;
 use crate::{source, text, wasi};
@@ -85,20 +85,14 @@ pub fn inspect(path: &Path) -> Result<Inspection, LoadError> {
 /// As [`inspect`].
 pub fn inspect_bytes(name: &str, bytes: &[u8]) -> Result<Inspection, LoadError> {
     let surface = Surface::read(bytes)?;
-    let (facts, problem) = match surface.judge(name) {
-        Ok(facts) => (Some(facts), None),
-        Err(problem) => (None, Some(problem)),
-    };
-    let exported = surface.exported_world().ok();
-    let world = facts.as_ref().map(Facts::world_and_version);
+    Validator::new_with_features(FEATURES)
+        .validate_all(bytes)
+        .map_err(|error| invalid(&error))?;
+    let problem = surface.judge(name).err();
     Ok(Inspection {
         name: name.to_owned(),
-        world: world.or_else(|| {
-            exported
-                .as_ref()
-                .map(|(world, version)| format!("{world}@{version}"))
-        }),
-        version: exported.map(|(_, version)| version),
+        world: surface.world_and_version(),
+        version: surface.exported_world().ok().map(|(_, version)| version),
         imports: surface.imports.into_iter().map(|import| import.name).collect(),
         exports: surface.exports,
         size: bytes.len() as u64,
@@ -106,6 +100,11 @@ pub fn inspect_bytes(name: &str, bytes: &[u8]) -> Result<Inspection, LoadError> 
         producers: surface.producers,
         problem,
     })
+}
+
+/// World and version of bytes, like `machine-driver@0.1.0`; none if this host has no such world.
+pub(crate) fn world_and_version(bytes: &[u8]) -> Option<String> {
+    Surface::read(bytes).ok()?.world_and_version()
 }
 
 /// Whether the host would compile this.
@@ -181,11 +180,12 @@ struct Import {
 }
 
 impl Surface {
-    /// Validates all of it; what is not valid as a whole is not looked at in part.
+    /// Validates all but the code of functions, which takes longest and which nothing here depends on: whoever compiles it validates that.
     fn read(bytes: &[u8]) -> Result<Self, LoadError> {
         recognise(bytes)?;
         let mut validator = Validator::new_with_features(FEATURES);
-        let types = validator.validate_all(bytes).map_err(|error| invalid(&error))?;
+        let mut types = None;
+        let mut imports = Vec::new();
         let mut surface = Self {
             imports: Vec::new(),
             exports: Vec::new(),
@@ -193,17 +193,16 @@ impl Surface {
         };
         let mut depth = 0_usize;
         for payload in Parser::new(0).parse_all(bytes) {
-            match payload.map_err(|error| invalid(&error))? {
+            let payload = payload.map_err(|error| invalid(&error))?;
+            if let ValidPayload::End(ended) = validator.payload(&payload).map_err(|error| invalid(&error))? {
+                types = Some(ended);
+            }
+            match payload {
                 Payload::Version { .. } => depth += 1,
                 Payload::End(_) => depth = depth.saturating_sub(1),
                 Payload::ComponentImportSection(section) if depth == 1 => {
                     for import in section {
-                        let name = import.map_err(|error| invalid(&error))?.name.name;
-                        let only_types = only_types(types.as_ref(), name);
-                        surface.imports.push(Import {
-                            name: name.to_owned(),
-                            only_types,
-                        });
+                        imports.push(import.map_err(|error| invalid(&error))?.name.name);
                     }
                 }
                 Payload::ComponentExportSection(section) if depth == 1 => {
@@ -216,6 +215,19 @@ impl Surface {
                 _ => {}
             }
         }
+        // The last one that ended is the whole.
+        let holds_only_types = |name: &str| {
+            types
+                .as_ref()
+                .is_some_and(|types| only_types(types.as_ref(), name))
+        };
+        surface.imports = imports
+            .into_iter()
+            .map(|name| Import {
+                name: name.to_owned(),
+                only_types: holds_only_types(name),
+            })
+            .collect();
         Ok(surface)
     }
 
@@ -247,6 +259,11 @@ impl Surface {
         }
         let wasi = self.imports.iter().any(|import| import.name.starts_with("wasi:"));
         Ok(Facts { world, version, wasi })
+    }
+
+    fn world_and_version(&self) -> Option<String> {
+        let (world, version) = self.exported_world().ok()?;
+        Some(format!("{world}@{version}"))
     }
 
     /// The one world that the exports name, and its version. Read before the imports: a component for another host should be told

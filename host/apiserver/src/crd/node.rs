@@ -253,7 +253,7 @@ fn types(node: &Value, kind: &str, path: &Path<'_>, at: At, found: &mut Vec<Caus
         ));
     }
     if let Some(pattern) = node["pattern"].as_str()
-        && let Err(error) = regex::Regex::new(pattern)
+        && let Err(error) = crate::patterns::compiled(pattern)
     {
         let detail = format!("must be a valid regular expression, but isn't: {error}");
         found.push(fault::invalid(path.child("pattern"), &node["pattern"], &detail));

@@ -211,11 +211,11 @@ fn usage_counts_what_was_accepted_or_holds_something() {
         other.metadata.uid = Some(name.into());
         let mut status = hostler_api::NodeClaimStatus::default();
         let fact = if yes {
-            hostler_api::conditions::Fact::yes("Accepted", "Accepted", "")
+            conditions::Fact::yes("Accepted", "Accepted", "")
         } else {
-            hostler_api::conditions::Fact::no("Accepted", "No", "")
+            conditions::Fact::no("Accepted", "No", "")
         };
-        hostler_api::conditions::set(
+        conditions::set(
             &mut status.conditions,
             &fact,
             None,

@@ -61,10 +61,18 @@ fn claim(name: &str, wanted: Option<&str>) -> Pending {
             .collect(),
         desired: ResourceList::new(),
         created: 0,
-        arrived: 0,
         accepted: true,
         denied: BTreeMap::new(),
     }
+}
+
+/// The first pass over these claims.
+fn assign(
+    pending: Vec<Pending>,
+    types: &[TypeOffer],
+    free: &[FreeMachine],
+) -> Vec<(Pending, Result<Binding, Reason>)> {
+    super::assign(pending, &mut Arrivals::default(), types, free)
 }
 
 #[rstest]
@@ -75,19 +83,16 @@ fn claim(name: &str, wanted: Option<&str>) -> Pending {
 #[case::who_left_comes_anew("b1, a1, a1 b1", "a b")]
 fn the_one_that_came_first_is_served_first(#[case] passes: &str, #[case] order: &str) {
     let mut arrivals = Arrivals::default();
-    let mut pending = Vec::new();
+    let mut answers = Vec::new();
     // In each pass: who waits, and the second in which it was made.
     for pass in passes.split(", ") {
         let made = pass.split(' ').map(|one| one.split_at(1));
-        pending = made
-            .map(|(name, second)| Pending {
-                created: second.parse().unwrap(),
-                ..claim(name, None)
-            })
-            .collect();
-        arrivals.mark(&mut pending);
+        let pending = made.map(|(name, second)| Pending {
+            created: second.parse().unwrap(),
+            ..claim(name, None)
+        });
+        answers = super::assign(pending.collect(), &mut arrivals, &[], &[]);
     }
-    let answers = assign(pending, &[], &[]);
     let served: Vec<_> = answers
         .iter()
         .map(|(claim, _)| claim.key.strip_prefix("p-default/").unwrap())
@@ -244,8 +249,15 @@ fn seats_are_counted_with_this_pass_own_decisions() {
 
 proptest! {
     #[test]
-    fn assignments_are_injective_and_repeatable(claims in 0_usize..20, hosts in 0_usize..20) {
-        let pending: Vec<_> = (0..claims).map(|n| claim(&format!("c{n}"), None)).collect();
+    fn assignments_are_injective_and_repeatable(
+        accepted in proptest::collection::vec(any::<bool>(), 0..20),
+        hosts in 0_usize..20,
+    ) {
+        let pending: Vec<_> = accepted
+            .iter()
+            .enumerate()
+            .map(|(n, accepted)| Pending { accepted: *accepted, ..claim(&format!("c{n:02}"), None) })
+            .collect();
         let free: Vec<_> = (0..hosts).map(|n| host(&format!("h{n}"), "metal3.cpu")).collect();
         let types = [offer("cpu", &[])];
         let answers = assign(pending.clone(), &types, &free);
@@ -253,7 +265,10 @@ proptest! {
             answers.iter().filter_map(|(_, place)| Some(place.as_ref().ok()?.machine.as_ref()?.1.clone())).collect();
         let distinct: BTreeSet<_> = machines.iter().collect();
         prop_assert_eq!(distinct.len(), machines.len());
-        prop_assert_eq!(machines.len(), claims.min(hosts));
+        // Whoever is judged again is told nothing, and what it would get goes to nobody else.
+        prop_assert_eq!(answers.len(), accepted.iter().filter(|accepted| **accepted).count());
+        let first_in_line = accepted.iter().take(hosts);
+        prop_assert_eq!(machines.len(), first_in_line.filter(|accepted| **accepted).count());
         prop_assert_eq!(answers, assign(pending.into_iter().rev().collect(), &types, &free));
     }
 }

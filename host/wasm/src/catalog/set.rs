@@ -63,13 +63,10 @@ impl OnDisk {
         if let Some(before) = before.filter(|before| before.digest.as_ref() == Some(&digest)) {
             return before.clone();
         }
-        let world = inspect::inspect_bytes(&found.name, bytes)
-            .ok()
-            .and_then(|seen| seen.world);
         Self {
             digest: Some(digest),
             size: Some(bytes.len() as u64),
-            world,
+            world: inspect::world_and_version(bytes),
         }
     }
 }

@@ -96,6 +96,37 @@ async fn each_bad_file_gets_a_class_of_its_own_and_the_good_ones_serve() {
     assert!(review(&policy(&catalog)).await.unwrap().allowed);
 }
 
+/// Whoever loads it leaves the code of functions to the compiler; whoever inspects it looks at all.
+#[tokio::test]
+async fn code_that_is_not_valid_is_found_where_it_is_compiled_and_where_it_is_inspected() {
+    // A number that nothing else is, taken off the stack; where it is taken off, one more is wanted than there is.
+    let number = [0xf8, 0xac, 0xd1, 0x91, 0x01];
+    let mut bytes = Policy {
+        review: "(drop (i32.const 0x12345678)) unreachable",
+        ..Policy::default()
+    }
+    .build();
+    let at = bytes.windows(5).position(|window| window == number).unwrap() + 5;
+    assert_eq!(
+        std::mem::replace(&mut bytes[at], 0x6a),
+        0x1a,
+        "drop becomes i32.add"
+    );
+
+    let shelf = Shelf::new();
+    shelf.put("policy-p", &bytes).put("resolver-r", &resolver());
+    let catalog = shelf.open().await;
+    let (code, text) = error(&catalog, "policy-p");
+    assert_eq!(code, "CompileFailed");
+    assert!(
+        text.contains("type mismatch") && text.contains("offset"),
+        "{text}"
+    );
+    assert!(state(&catalog, "resolver-r").unwrap().healthy);
+    let inspected = inspect_bytes("policy-p", &bytes).unwrap_err();
+    assert!(inspected.to_string().contains("type mismatch"), "{inspected}");
+}
+
 #[tokio::test]
 async fn a_file_without_rights_is_said_to_be_unreadable() {
     let shelf = Shelf::new();

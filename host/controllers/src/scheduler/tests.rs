@@ -1,0 +1,43 @@
+//! Who waits in line, and who of them may be placed.
+
+use hostler_api::names;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Accepted as it is, in its third generation, with nothing against it but this value in this place.
+fn claim(place: &str, value: Value) -> api::NodeClaim {
+    let mut claim = json!({
+        "metadata": {"name": "one", "uid": "one", "generation": 3, "finalizers": [names::CLAIM_FINALIZER]},
+        "spec": {"providerRef": "metal3"},
+        "status": {"conditions": [{
+            "type": "Accepted", "status": "True", "lastTransitionTime": "2026-11-30T00:00:00Z", "observedGeneration": 3,
+        }]},
+    });
+    let (parent, key) = place.rsplit_once('/').unwrap();
+    claim.pointer_mut(parent).unwrap()[key] = value;
+    serde_json::from_value(claim).unwrap()
+}
+
+#[rstest]
+#[case::accepted("/metadata/name", json!("two"), 0, "may be placed")]
+#[case::accepted_though_it_could_not_be_judged_again("/metadata/name", json!("two"), 2, "may be placed")]
+#[case::changed("/metadata/generation", json!(4), 0, "keeps its turn")]
+#[case::changed_and_cannot_be_judged("/metadata/generation", json!(4), 1, "is not in line")]
+#[case::new("/status", Value::Null, 0, "is not in line")]
+#[case::refused("/status/conditions/0/status", json!("False"), 0, "is not in line")]
+#[case::has_a_machine("/status/machine", json!({"typeRef": "metal3.cpu"}), 0, "is not in line")]
+#[case::failed("/status/phase", json!("Failed"), 0, "is not in line")]
+#[case::going("/metadata/deletionTimestamp", json!("2026-11-30T00:00:00Z"), 0, "is not in line")]
+#[case::cannot_hold_one("/metadata/finalizers", json!([]), 0, "is not in line")]
+fn a_claim_waits(#[case] place: &str, #[case] value: Value, #[case] failures: u32, #[case] want: &str) {
+    let claim = claim(place, value);
+    let is_in_line = !line(std::slice::from_ref(&claim), |_| failures).is_empty();
+    let seen = match (is_in_line, is_in_line && is_accepted(&claim)) {
+        (_, true) => "may be placed",
+        (true, false) => "keeps its turn",
+        (false, false) => "is not in line",
+    };
+    assert_eq!(seen, want);
+}

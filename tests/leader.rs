@@ -166,8 +166,11 @@ async fn stopped_after(number: usize) {
     let mut pair = Pair::start(move |now, _| (now == number).then_some(Struck::Landed)).await;
     pair.second.leads().await;
     all_available(&pair.world).await;
+    let tally = pair.first.tally();
+    let written = tally.count();
     let none: [&str; 0] = [];
     assert_eq!(pair.wake().await, none, "a deposed leader wrote");
+    assert_eq!(tally.since(written), [], "a write of a deposed leader arrived");
     pair.one_machine_a_claim().await;
     pair.leave().await;
 }

@@ -223,7 +223,7 @@ async fn pods_are_waited_for_without_end_only_while_there_is_a_tenant() {
     so_many_available(&place.world, 1).await;
     let pods: Api<Pod> = Api::namespaced(place.world.tenant("one").unwrap(), "default");
     let pod: Pod = serde_json::from_value(json!({
-        "metadata": {"name": "busy"},
+        "metadata": {"name": "busy", "finalizers": ["example.com/keep"]},
         "spec": {
             "nodeName": server(1), "containers": [{"name": "main", "image": "busy"}],
             "terminationGracePeriodSeconds": HOUR.as_secs(),

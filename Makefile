@@ -31,15 +31,15 @@ test: tools
 
 # The steps of `test`, as .ci/run takes them.
 compiled: tools
-	$(CARGO) build --profile test --workspace --all-targets
+	$(CARGO) build --profile test --workspace --lib --bins --tests
 	CARGO=$(CARGO) tests/kubernetes/client
 
 tested:
-	PATH="$$PATH:$(KUBERNETES)" $(CARGO) test --workspace --all-targets
-	$(CARGO) test --workspace --doc
+	PATH="$$PATH:$(KUBERNETES)" $(CARGO) test --workspace
 
 # Suites of the whole host that `real` runs a second time, on etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
-REAL := scenarios:: transcript::the_seeds_transcript user::profiles:: crashes:: races:: safety:: real::
+# Those of the manifests are on real clusters the first time.
+REAL := scenarios:: transcript::the_seeds_transcript user::profiles:: crashes:: races:: safety:: real:: --skip manifests::
 
 ## real: the whole host's suites on real clusters; needs what `make kubernetes` builds
 real:

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
-use crate::harness::{components, hostler, root};
+use crate::harness::{components, hostler, root, warm};
 use crate::user::kubectl::{Said, file};
 use crate::user::lab::Lab;
 use crate::user::until;
@@ -33,7 +33,7 @@ fn refused(lab: &Lab, more: &str) -> String {
 
 #[test]
 fn a_lab_applies_shows_ends_and_goes_on_where_it_was() {
-    let mut lab = Lab::new();
+    let mut lab = Lab::cold();
     let apply = format!("--listen 127.0.0.1:0 --apply {}", file("examples/01-lab"));
     lab.go(&apply);
     lab.until("the end of the timeline", |line| {
@@ -307,11 +307,13 @@ fn the_controllers_run_against_the_cluster_of_a_kubeconfig_until_told() {
     let lab = Lab::start("");
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
+    let state = folder.path().join("state");
+    warm::start(&state);
     let mut host = Command::new(hostler())
         .args(["run", "--installation", "second", "--plugins"])
         .arg(components())
         .arg("--state")
-        .arg(folder.path().join("state"))
+        .arg(state)
         .env("KUBECONFIG", lab.data().join("kubeconfig"))
         .stdin(Stdio::null())
         .stderr(std::fs::File::create(&log).unwrap())

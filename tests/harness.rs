@@ -29,7 +29,7 @@ pub(crate) mod process;
 mod real;
 mod self_signed;
 pub(crate) mod stack;
-mod warm;
+pub(crate) mod warm;
 
 pub(crate) use fault::{Fault, Strikes};
 pub(crate) use history::History;
@@ -125,9 +125,9 @@ impl World {
     }
 
     /// A state directory of this name in which the components need not be compiled any more.
-    pub(crate) async fn warm_state(&self, name: &str) -> PathBuf {
+    pub(crate) fn warm_state(&self, name: &str) -> PathBuf {
         let state = self.folder.path().join(name);
-        warm::start(&state, &components()).await;
+        warm::start(&state);
         state
     }
 
@@ -197,7 +197,7 @@ impl World {
         let stop = self.stop.child_token();
         fault.ends(stop.clone());
         let state = self.folder.path().join(state);
-        warm::start(&state, &components()).await;
+        warm::start(&state);
         let catalog = wire::catalog(&self.plugins(), &state, required, hostler())
             .await
             .unwrap();
@@ -214,7 +214,7 @@ impl World {
     /// Starts a host that knows tenants' APIs by Secrets that somebody else makes, as `hostler run` does.
     pub(crate) async fn host_given(&self) -> Host {
         let state = self.folder.path().join("state");
-        warm::start(&state, &components()).await;
+        warm::start(&state);
         let required = RequiredPlugins {
             resolver: "resolver-precedence".to_owned(),
             policies: vec!["policy-allowlist".to_owned()],

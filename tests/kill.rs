@@ -13,7 +13,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::crashes::{essence, phase, told};
-use crate::harness::{components, eventually, hostler, root};
+use crate::harness::{components, eventually, hostler, root, warm};
 
 /// The laboratory of one data directory, dead or alive.
 struct Laboratory {
@@ -30,11 +30,13 @@ struct Sight {
 
 impl Laboratory {
     fn new() -> Self {
-        Self {
+        let lab = Self {
             folder: tempfile::tempdir().unwrap(),
             process: None,
             starts: 0,
-        }
+        };
+        warm::start(&lab.data().join("components"));
+        lab
     }
 
     fn data(&self) -> PathBuf {

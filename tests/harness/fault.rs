@@ -35,6 +35,19 @@ pub(crate) enum Ends {
     LosingAnswer(usize),
 }
 
+/// Answers that get lost, by the number of the write.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    first: usize,
+    apart: usize,
+}
+
+impl Lost {
+    fn names(self, write: usize) -> bool {
+        write >= self.first && (write - self.first).is_multiple_of(self.apart)
+    }
+}
+
 /// When somebody else moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
@@ -50,8 +63,8 @@ pub(crate) type Meddling = Box<dyn Fn(Moment, &str) -> BoxFuture<'static, ()> + 
 /// Counts the writes of one host and spoils them.
 pub(crate) struct Fault {
     ends: Ends,
-    /// The write (counted from one) whose answer gets lost while the host lives on; zero for none.
-    lost: usize,
+    /// The answers that get lost while the host lives on.
+    lost: Option<Lost>,
     meddling: Option<Meddling>,
     writes: AtomicUsize,
     struck: AtomicBool,
@@ -71,10 +84,10 @@ impl Fault {
         Self::new(Ends::Never)
     }
 
-    /// The host never hears that this write (counted from one) landed, and lives on.
-    pub(crate) fn losing(write: usize) -> Arc<Self> {
+    /// The host never hears that this write (counted from one) landed, nor of each so many writes later, and lives on.
+    pub(crate) fn losing(first: usize, apart: usize) -> Arc<Self> {
         Arc::new(Self {
-            lost: write,
+            lost: Some(Lost { first, apart }),
             ..Self::blank(Ends::Never)
         })
     }
@@ -90,7 +103,7 @@ impl Fault {
     fn blank(ends: Ends) -> Self {
         Self {
             ends,
-            lost: 0,
+            lost: None,
             meddling: None,
             writes: AtomicUsize::new(0),
             struck: AtomicBool::new(false),
@@ -168,7 +181,7 @@ impl Fault {
             self.die();
             return Err("this host has ended; the answer is lost".into());
         }
-        if self.lost == number {
+        if self.lost.is_some_and(|lost| lost.names(number)) {
             self.struck.store(true, Ordering::SeqCst);
             return Err("the answer is lost".into());
         }

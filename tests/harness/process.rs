@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-use super::{World, components, hostler};
+use super::{World, components, hostler, warm};
 
 /// A host in a process. It is killed when this is dropped.
 pub(crate) struct Process {
@@ -19,6 +19,8 @@ impl Process {
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join("kubeconfig");
         std::fs::write(&file, kubeconfig).unwrap();
+        let state = folder.join("state");
+        warm::start(&state);
         let log = folder.join("log");
         let output = File::create(&log).unwrap();
         let child = Command::new(hostler())
@@ -28,7 +30,7 @@ impl Process {
             .arg("--plugins")
             .arg(components())
             .arg("--state")
-            .arg(folder.join("state"))
+            .arg(state)
             .args(["--installation", "test", "--lease-namespace", "hostler-system"])
             .args(["--log-format", "text"])
             .args(more)

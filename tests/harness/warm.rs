@@ -2,22 +2,22 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use hostler_cli::args::RequiredPlugins;
 use hostler_cli::wire;
-use tokio::sync::OnceCell;
 
-use super::hostler;
+use super::{components, hostler};
 
 /// Where a state directory keeps compiled code.
 const COMPILED: &str = "compiled";
 
-static WARM: OnceCell<PathBuf> = OnceCell::const_new();
+static WARM: OnceLock<PathBuf> = OnceLock::new();
 
 /// Puts the compiled code of our components, and nothing else, into a new state directory.
-pub(super) async fn start(state: &Path, components: &Path) {
+pub(crate) fn start(state: &Path) {
     use std::os::unix::fs::DirBuilderExt;
-    let warm = WARM.get_or_init(|| compiled(components)).await;
+    let warm = WARM.get_or_init(|| compiled(&components()));
     let to = state.join(COMPILED);
     if to.exists() {
         return;
@@ -33,7 +33,7 @@ pub(super) async fn start(state: &Path, components: &Path) {
 }
 
 /// A state directory in which these components were compiled.
-async fn compiled(components: &Path) -> PathBuf {
+fn compiled(components: &Path) -> PathBuf {
     let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("components-{:016x}", digest(components)));
     if kept.exists() {
         return kept;
@@ -46,10 +46,18 @@ async fn compiled(components: &Path) -> PathBuf {
         resolver: "resolver-precedence".to_owned(),
         policies: vec!["policy-allowlist".to_owned()],
     };
-    let catalog = wire::catalog(components, fresh.path(), &required, hostler())
-        .await
-        .unwrap();
-    drop(catalog);
+    // On a thread of its own, since whoever asks may be inside of a runtime already.
+    std::thread::scope(|scope| {
+        let compiling = scope.spawn(|| {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            drop(
+                runtime
+                    .block_on(wire::catalog(components, fresh.path(), &required, hostler()))
+                    .unwrap(),
+            );
+        });
+        compiling.join().unwrap();
+    });
     // Where another process was faster, its directory is as good.
     match std::fs::rename(fresh.path(), &kept) {
         Err(error) if !kept.exists() => panic!("{}: {error}", kept.display()),

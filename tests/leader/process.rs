@@ -61,7 +61,7 @@ impl Process {
             .arg("--plugins")
             .arg(world.plugins())
             .arg("--state")
-            .arg(world.warm_state(name).await)
+            .arg(world.warm_state(name))
             .env_remove("RUST_LOG")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

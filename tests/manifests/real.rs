@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::objects;
 use super::rights::{Exception, compare, granted, used};
-use crate::harness::{components, eventually, hostler, root};
+use crate::harness::{components, eventually, hostler, root, warm};
 use crate::kubernetes::process::{Process, free_port};
 use crate::kubernetes::{Binaries, Cluster};
 
@@ -202,6 +202,8 @@ impl Stage {
 
     /// Starts the host as its pod would, with the paths of this machine.
     fn start(&mut self) {
+        let state = self.folder.path().join("state");
+        warm::start(&state);
         let workload = self
             .objects
             .iter()
@@ -220,7 +222,7 @@ impl Stage {
             let text = one.as_str().unwrap();
             match text.split_once('=').map_or("", |(flag, _)| flag) {
                 "--plugins" => format!("--plugins={}", self.plugins.display()),
-                "--state" => format!("--state={}", self.folder.path().join("state").display()),
+                "--state" => format!("--state={}", state.display()),
                 "--metrics-listen" => format!("--metrics-listen=127.0.0.1:{port}"),
                 _ => text.to_owned(),
             }

@@ -12,7 +12,7 @@ use super::kubectl::{Kubectl, file, words};
 use super::real::Real;
 use super::until;
 use crate::harness::stack::is_real;
-use crate::harness::{components, hostler};
+use crate::harness::{components, hostler, warm};
 
 /// A laboratory. Its process is killed when it is dropped.
 pub(crate) struct Lab {
@@ -23,8 +23,15 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// A directory, and nothing that runs.
+    /// A directory in which our components were compiled already, and nothing that runs.
     pub(crate) fn new() -> Self {
+        let lab = Self::cold();
+        warm::start(&lab.data().join("components"));
+        lab
+    }
+
+    /// A directory as it is before a first start, and nothing that runs.
+    pub(crate) fn cold() -> Self {
         Self {
             real: None,
             folder: tempfile::tempdir().unwrap(),

@@ -7,6 +7,8 @@ GUESTS := $(wildcard plugins/driver-* plugins/resolver-* policies/resolver-* pol
 FIXTURES := $(wildcard tests/guests/*)
 # Where `make kubernetes` puts what it builds, kubectl among it.
 KUBERNETES := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostler/kubernetes/v1.36.3/bin
+# Tests at a time: many wait for a lease to run out, or for an API that never answers.
+AT_ONCE := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
 .PHONY: kubernetes all lab lab-once test compiled tested real e2e timeline plugins fixtures binary bench scale fmt clippy tools clean
 
@@ -35,7 +37,7 @@ compiled: tools
 	CARGO=$(CARGO) tests/kubernetes/client
 
 tested:
-	PATH="$$PATH:$(KUBERNETES)" $(CARGO) test --workspace
+	PATH="$$PATH:$(KUBERNETES)" RUST_TEST_THREADS=$(AT_ONCE) $(CARGO) test --workspace
 
 # Suites of the whole host that `real` runs a second time, on etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
 # Those of the manifests are on real clusters the first time.
@@ -44,7 +46,7 @@ REAL := scenarios:: transcript::the_seeds_transcript user::profiles:: crashes:: 
 ## real: the whole host's suites on real clusters; needs what `make kubernetes` builds
 real:
 	@if tests/kubernetes/beside check; then set -x; \
-	  PATH="$(KUBERNETES):$$PATH" HOSTLER_STACK=real $(CARGO) test --workspace --test all -- --include-ignored $(REAL); fi
+	  PATH="$(KUBERNETES):$$PATH" RUST_TEST_THREADS=$(AT_ONCE) HOSTLER_STACK=real $(CARGO) test --workspace --test all -- --include-ignored $(REAL); fi
 
 ## timeline: the seed's timeline on real clusters, with machines that take no time
 timeline: compiled

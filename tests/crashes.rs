@@ -21,8 +21,6 @@ mod gap;
 
 /// Lives that go on at a time: each waits more than it works.
 const AT_ONCE: usize = 6;
-/// Of so many answers one gets lost, where a host never hears of some.
-const APART: usize = 7;
 /// Fewer writes than this make no node.
 const LEAST: usize = 25;
 
@@ -419,13 +417,14 @@ async fn a_host_that_ends_after_any_of_its_writes_is_taken_up_by_the_next() {
     .await;
 }
 
-/// It lives on, so one life has room for many lost answers: each seventh, from the first, the second, … on, so that there is none that
-/// is not lost once. On real clusters half of these lives are a sample.
+/// It lives on, so one life has room for many lost answers: in the first life that of each first write to a path by a method, in the
+/// second life that of each second one, until there is no such write any more. On real clusters each other life is a sample.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_never_hears_of_one_of_its_writes_goes_on() {
     let stride = if is_real() { 2 } else { 1 };
-    let unstruck = until_unstruck((1..=APART).step_by(stride), AT_ONCE, |first| {
-        of_one_process((Fault::losing(first, APART), Fault::losing(first, APART)))
+    let last = until_unstruck((1..).step_by(stride), AT_ONCE, |time| {
+        of_one_process((Fault::losing(time), Fault::losing(time)))
     });
-    assert_eq!(unstruck.await, None, "each life loses answers");
+    let last = last.await.expect("no write comes without end");
+    assert!(last > 3, "claims tell of themselves more often than {last} times");
 }

@@ -2,6 +2,7 @@
 //!
 //! A host that ends does so as in a crash: what was acknowledged stays, nothing later arrives.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,19 +36,6 @@ pub(crate) enum Ends {
     LosingAnswer(usize),
 }
 
-/// Answers that get lost, by the number of the write.
-#[derive(Clone, Copy, Debug)]
-struct Lost {
-    first: usize,
-    apart: usize,
-}
-
-impl Lost {
-    fn names(self, write: usize) -> bool {
-        write >= self.first && (write - self.first).is_multiple_of(self.apart)
-    }
-}
-
 /// When somebody else moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moment {
@@ -63,8 +51,10 @@ pub(crate) type Meddling = Box<dyn Fn(Moment, &str) -> BoxFuture<'static, ()> + 
 /// Counts the writes of one host and spoils them.
 pub(crate) struct Fault {
     ends: Ends,
-    /// The answers that get lost while the host lives on.
-    lost: Option<Lost>,
+    /// The how many'th time (counted from one) the answer of the same method and path gets lost while the host lives on; zero for never.
+    lost: usize,
+    /// How often each method and path was written so far.
+    times: Mutex<HashMap<String, usize>>,
     meddling: Option<Meddling>,
     writes: AtomicUsize,
     struck: AtomicBool,
@@ -84,10 +74,10 @@ impl Fault {
         Self::new(Ends::Never)
     }
 
-    /// The host never hears that this write (counted from one) landed, nor of each so many writes later, and lives on.
-    pub(crate) fn losing(first: usize, apart: usize) -> Arc<Self> {
+    /// The host lives on, and never hears what became of the nth time (counted from one) that it writes to a path by a method.
+    pub(crate) fn losing(time: usize) -> Arc<Self> {
         Arc::new(Self {
-            lost: Some(Lost { first, apart }),
+            lost: time,
             ..Self::blank(Ends::Never)
         })
     }
@@ -103,7 +93,8 @@ impl Fault {
     fn blank(ends: Ends) -> Self {
         Self {
             ends,
-            lost: None,
+            lost: 0,
+            times: Mutex::default(),
             meddling: None,
             writes: AtomicUsize::new(0),
             struck: AtomicBool::new(false),
@@ -172,6 +163,12 @@ impl Fault {
         if let Some(meddling) = &self.meddling {
             meddling(Moment::Before, &line).await;
         }
+        let time = {
+            let mut times = self.times.lock().unwrap();
+            let time = times.entry(line.clone()).or_default();
+            *time += 1;
+            *time
+        };
         let answer = write.await.map_err(Into::into);
         self.log.lock().unwrap().push(format!("{number} {line}"));
         if let Some(meddling) = &self.meddling {
@@ -181,7 +178,7 @@ impl Fault {
             self.die();
             return Err("this host has ended; the answer is lost".into());
         }
-        if self.lost.is_some_and(|lost| lost.names(number)) {
+        if self.lost == time {
             self.struck.store(true, Ordering::SeqCst);
             return Err("the answer is lost".into());
         }

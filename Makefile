@@ -92,7 +92,7 @@ fmt:
 
 clippy: tools
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --target wasm32-unknown-unknown $(foreach guest,$(GUESTS) $(FIXTURES),-p $(notdir $(guest))) -- -D warnings
+	$(CARGO) clippy --profile guest --target wasm32-unknown-unknown $(foreach guest,$(GUESTS) $(FIXTURES),-p $(notdir $(guest))) -- -D warnings
 
 # The toolchain in rust-toolchain.toml is installed by rustup on first use; the targets it names are too.
 tools:

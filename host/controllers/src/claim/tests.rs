@@ -140,6 +140,12 @@ async fn pods_are_asked_to_leave_and_waited_for() {
     let pods: Api<Pod> = Api::namespaced(world.tenant.clone(), "default");
     let pod = json!({"metadata": {"name": "work"}, "spec": {"nodeName": "m1", "containers": [{"name": "c", "image": "i"}]}});
     pods.create(&PostParams::default(), &object(pod)).await.unwrap();
+    let ended = json!({"metadata": {"name": "ended", "finalizers": ["example.com/keep"]}, "spec": {"nodeName": "m1", "containers": [{"name": "c", "image": "i"}]}});
+    pods.create(&PostParams::default(), &object(ended)).await.unwrap();
+    let ended = json!({"status": {"phase": "Succeeded"}});
+    pods.patch_status("ended", &PatchParams::default(), &Patch::Merge(&ended))
+        .await
+        .unwrap();
     world.delete_claim("one-aaaaa").await;
     until("the pod is told to go", || async {
         pods.get("work").await.unwrap().metadata.deletion_timestamp
@@ -157,6 +163,10 @@ async fn pods_are_asked_to_leave_and_waited_for() {
             .unwrap(),
     );
     world.gone("one-aaaaa").await;
+    assert!(
+        pods.get_opt("ended").await.unwrap().is_some(),
+        "a pod that has ended is waited for by nobody, though a finalizer keeps it"
+    );
     world.is_clean().await;
     host.kill().await;
 }

@@ -404,10 +404,10 @@ async fn a_tenant_comes_and_goes_and_leaves_the_hosts_as_they_were() {
 }
 
 /// To the host that follows, one that ended between two writes and one that ended before it heard of a write that landed leave the
-/// same; so each way has one of them. On real clusters each seventh write is a sample.
+/// same; so each way has one of them. On real clusters each fifth write is a sample.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_ends_after_any_of_its_writes_is_taken_up_by_the_next() {
-    let stride = if is_real() { 7 } else { 1 };
+    let stride = if is_real() { 5 } else { 1 };
     each_in_turn(stride, AT_ONCE, |number| {
         of_one_process((
             Fault::new(Ends::After(number)),

@@ -17,6 +17,7 @@ use crate::harness::{Fault, History, World, eventually};
 mod deletion;
 mod identity;
 mod scale;
+mod types;
 
 /// A host with room for so many machines, and a tenant `one` with a pool of so many nodes.
 struct Place {

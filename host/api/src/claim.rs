@@ -155,6 +155,9 @@ pub struct NodeClaimStatus {
     /// The machine; written, against this claim's resourceVersion, before the machine is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineRef>,
+    /// The node type that the scheduler wrote to `spec.typeRef`, and takes back with the place; none where the claim asked for its type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chosen_type: Option<String>,
     /// Name of the Node, reserved in the tenant by an Enrollment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
@@ -224,6 +227,12 @@ impl NodeClaim {
     #[must_use]
     pub fn machine(&self) -> Option<&MachineRef> {
         self.status.as_ref()?.machine.as_ref()
+    }
+
+    /// Full name of its node type, whether it asked for that or the scheduler shows it; an empty one is none.
+    #[must_use]
+    pub fn type_ref(&self) -> Option<&str> {
+        self.spec.type_ref.as_deref().filter(|name| !name.is_empty())
     }
 }
 

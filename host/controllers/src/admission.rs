@@ -54,7 +54,7 @@ pub(crate) async fn run(ctx: Arc<Ctx>, stop: CancellationToken) {
             claim.spec.provider_ref == provider.name
         }),
         woken(&ctx, stores.node_types.restated(), |changed, claim| {
-            claim.spec.type_ref.as_ref() == Some(&changed.name)
+            claim.type_ref() == Some(&changed.name)
         }),
         woken(&ctx, freed(&ctx), |gone, claim| {
             claim.meta().namespace == gone.namespace && !admission::counts(claim)
@@ -211,10 +211,7 @@ async fn decide(
         .map(|values| &values.private_nodes);
     let provider = stores.providers.get(None, &claim.spec.provider_ref);
     let node_type = claim
-        .spec
-        .type_ref
-        .as_deref()
-        .filter(|name| !name.is_empty())
+        .type_ref()
         .and_then(|name| stores.node_types.get(None, name));
     let image = claim.spec.properties.get(names::PROPERTY_OS_IMAGE);
     let keys = claim

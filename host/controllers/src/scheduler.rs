@@ -78,7 +78,7 @@ async fn turn(ctx: &Arc<Ctx>, arrivals: &mut Arrivals) -> Result<()> {
         .claims
         .state()
         .iter()
-        .any(|claim| is_waiting(claim) || lacks_type(claim))
+        .any(|claim| is_waiting(claim) || shows_wrong_type(claim))
     {
         return Ok(());
     }
@@ -86,11 +86,11 @@ async fn turn(ctx: &Arc<Ctx>, arrivals: &mut Arrivals) -> Result<()> {
     let claims = patch::within("listing claims".to_owned(), all.list(&ListParams::default()))
         .await?
         .items;
-    let mut fills = Vec::new();
-    for claim in claims.iter().filter(|claim| lacks_type(claim)) {
-        fills.push(fill_type(ctx, claim).boxed());
+    let mut shown = Vec::new();
+    for claim in claims.iter().filter(|claim| shows_wrong_type(claim)) {
+        shown.push(async { or_next_turn(claim, show_type(ctx, claim).await) }.boxed());
     }
-    each(fills).await?;
+    each(shown).await?;
     let line = line(&claims, |uid| ctx.retries.count(admission::NAME, uid));
     if !line.iter().any(|claim| is_accepted(claim)) {
         return Ok(());
@@ -118,12 +118,14 @@ async fn place_one(ctx: &Ctx, claim: &api::NodeClaim, place: Result<Binding, Rea
         Ok(binding) => bind(ctx, claim, &binding).await,
         Err(reason) => wait(ctx, claim, &reason).await,
     };
+    or_next_turn(claim, written)
+}
+
+/// A claim that changed meanwhile, or is gone, is no fault: the next turn sees what it is now.
+fn or_next_turn(claim: &api::NodeClaim, written: Result<()>) -> Result<()> {
     match written {
         Err(error) if error.is_conflict() || error.is_not_found() => {
-            tracing::debug!(
-                claim = claim.name_any(),
-                "claim changed meanwhile; placed in the next turn"
-            );
+            tracing::debug!(claim = claim.name_any(), "claim changed meanwhile; left to the next turn");
             Ok(())
         }
         other => other,
@@ -171,9 +173,23 @@ fn is_waiting(claim: &api::NodeClaim) -> bool {
     is_in_line(claim) && is_accepted(claim)
 }
 
-/// Bound, but stopped before its type was shown.
-fn lacks_type(claim: &api::NodeClaim) -> bool {
-    claim.meta().deletion_timestamp.is_none() && claim.spec.type_ref.is_none() && claim.machine().is_some()
+/// Bound, but stopped before its type was shown; or with the type of a place that it has given up.
+fn shows_wrong_type(claim: &api::NodeClaim) -> bool {
+    claim.meta().deletion_timestamp.is_none()
+        && match claim.machine() {
+            Some(_) => claim.type_ref().is_none(),
+            None => chosen(claim).is_some(),
+        }
+}
+
+/// The type that the scheduler chose for it.
+fn chosen(claim: &api::NodeClaim) -> Option<&str> {
+    claim.status.as_ref()?.chosen_type.as_deref()
+}
+
+/// The type that it asks for: what the scheduler shows there is no wish.
+fn wished(claim: &api::NodeClaim) -> Option<&str> {
+    claim.type_ref().filter(|name| chosen(claim) != Some(*name))
 }
 
 fn offers(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<TypeOffer> {
@@ -293,7 +309,7 @@ async fn pending_of(ctx: &Arc<Ctx>, claim: &api::NodeClaim, offers: &[TypeOffer]
         key: format!("{}/{}", claim.namespace().unwrap_or_default(), claim.name_any()),
         uid: claim.uid().unwrap_or_default(),
         provider: claim.spec.provider_ref.clone(),
-        type_ref: claim.spec.type_ref.clone().filter(|name| !name.is_empty()),
+        type_ref: wished(claim).map(str::to_owned),
         requirements: claim.spec.requirements.clone(),
         desired: claim.spec.desired_capacity.clone(),
         created: claim.creation_timestamp().map_or(0, |time| time.0.as_second()),
@@ -327,33 +343,33 @@ async fn bind(ctx: &Ctx, claim: &api::NodeClaim, binding: &Binding) -> Result<()
         }),
         uid: binding.machine.as_ref().map(|(_, uid)| uid.clone()),
     });
+    status.chosen_type = wished(claim).is_none().then(|| binding.type_name.clone());
     status.phase = Some(phase::PENDING.to_owned());
     status.reason = Some("Bound".to_owned());
     status.message = Some(message.clone());
     let written = patch::replace_status(&claims(ctx, claim), &next).await?;
     ctx.stores.claims.wrote(&written);
     ctx.events.normal(claim, "Bound", "Scheduling", &message).await;
-    fill_type(ctx, &written).await
+    show_type(ctx, &written).await
 }
 
-/// Shows the type that the scheduler chose; decided from the status alone, so that it can be done again.
-async fn fill_type(ctx: &Ctx, claim: &api::NodeClaim) -> Result<()> {
-    let Some(machine) = claim.machine() else {
-        return Ok(());
-    };
-    if claim.spec.type_ref.is_some() {
-        return Ok(());
+/// Shows the type of its place, or takes it back with the place; decided from the claim alone, so that it can be done again.
+async fn show_type(ctx: &Ctx, claim: &api::NodeClaim) -> Result<()> {
+    let place = claim.machine().map(|machine| machine.type_ref.as_str());
+    let mut shown = claim.clone();
+    if wished(claim).is_none() && claim.type_ref() != place {
+        let change = json!({ "spec": { "typeRef": place } });
+        let version = claim.resource_version().unwrap_or_default();
+        shown = patch::update(&claims(ctx, claim), &claim.name_any(), &version, change).await?;
+        ctx.stores.claims.wrote(&shown);
     }
-    let change = json!({ "spec": { "typeRef": machine.type_ref } });
-    let version = claim.resource_version().unwrap_or_default();
-    match patch::update(&claims(ctx, claim), &claim.name_any(), &version, change).await {
-        Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
-        Err(error) => Err(error),
-        Ok(filled) => {
-            ctx.stores.claims.wrote(&filled);
-            Ok(())
-        }
+    if place.is_none() {
+        // From now on what stands there is a wish.
+        shown.status.get_or_insert_default().chosen_type = None;
+        let written = patch::replace_status(&claims(ctx, claim), &shown).await?;
+        ctx.stores.claims.wrote(&written);
     }
+    Ok(())
 }
 
 async fn wait(ctx: &Ctx, claim: &api::NodeClaim, reason: &Reason) -> Result<()> {

@@ -177,7 +177,7 @@ fn provider(claim: &NodeClaim, seen: &Seen<'_>) -> Vec<Reason> {
         ];
     };
     let mut reasons = Vec::new();
-    if let Some(wanted) = claim.spec.type_ref.as_deref().filter(|wanted| !wanted.is_empty()) {
+    if let Some(wanted) = claim.type_ref() {
         match seen.node_type {
             None => reasons.push(
                 Reason::new("UnknownNodeType", format!("spec.typeRef: no NodeType {wanted}"))
@@ -309,8 +309,8 @@ impl Count {
             .by_provider
             .entry(claim.spec.provider_ref.clone())
             .or_default() += 1;
-        if let Some(name) = claim.spec.type_ref.as_ref().filter(|name| !name.is_empty()) {
-            *self.by_type.entry(name.clone()).or_default() += 1;
+        if let Some(name) = claim.type_ref() {
+            *self.by_type.entry(name.to_owned()).or_default() += 1;
         }
     }
 }

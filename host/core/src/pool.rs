@@ -230,7 +230,7 @@ fn is_failed(claim: &NodeClaim) -> bool {
 }
 
 fn is_bound(claim: &NodeClaim) -> bool {
-    claim.spec.type_ref.as_ref().is_some_and(|name| !name.is_empty())
+    claim.type_ref().is_some()
         || claim
             .status
             .as_ref()

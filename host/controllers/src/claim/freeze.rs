@@ -33,7 +33,7 @@ struct Found {
 
 impl Turn<'_> {
     pub(super) async fn freeze(&mut self) -> Result<Action> {
-        if self.claim.spec.type_ref.is_none() {
+        if self.claim.type_ref().is_none() {
             // Bound a moment ago: the scheduler is about to show the type, and that wakes this claim.
             return Ok(Action::await_change());
         }

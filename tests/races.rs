@@ -15,9 +15,9 @@ use crate::crashes::{
 use crate::harness::{Fault, History, World, eventually};
 
 mod deletion;
+mod forestalled;
 mod identity;
 mod scale;
-mod types;
 
 /// A host with room for so many machines, and a tenant `one` with a pool of so many nodes.
 struct Place {

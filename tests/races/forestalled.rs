@@ -6,7 +6,7 @@ use futures::FutureExt;
 use hostler_api as api;
 use kube::api::{Patch, PatchParams};
 use kube::core::DynamicObject;
-use kube::{Api, ResourceExt};
+use kube::Api;
 use serde_json::{Value, json};
 
 use super::{Place, delete_claim, server};

@@ -7,13 +7,14 @@ use std::time::Duration;
 use hostler_controllers::Settings;
 use kube::api::DeleteParams;
 use kube::{Api, ResourceExt};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::crashes::{
     all_free, claims, delete_tenant, nodes_ready, nothing_left, phase, so_many_available, told,
 };
 use crate::harness::{Fault, History, World, eventually};
 
+mod changed;
 mod deletion;
 mod forestalled;
 mod identity;
@@ -50,6 +51,20 @@ impl Place {
     /// Sets the quantity of the tenant's pool; makes the tenant if it is not there.
     async fn wants(&self, quantity: usize) {
         self.world.apply(&tenant("one", quantity, "")).await;
+    }
+
+    /// Makes a tenant without machines, and for it a claim `wish` by hand, with this in its spec.
+    async fn wishes(&self, more: &Value) {
+        self.wants(0).await;
+        let mut claim = json!({
+            "apiVersion": "management.loft.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": "wish", "namespace": "p-default"},
+            "spec": {"providerRef": "metal3", "vClusterRef": "one", "properties": {"vcluster.com/os-image": "ubuntu2404-20260926"}},
+        });
+        for (field, value) in more.as_object().into_iter().flatten() {
+            claim["spec"][field] = value.clone();
+        }
+        self.world.apply(&claim.to_string()).await;
     }
 
     /// Nothing of any tenant is left, and all servers are as they were.

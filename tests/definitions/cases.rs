@@ -32,6 +32,9 @@ pub(crate) struct Case {
     /// Whether the status is written.
     #[serde(default)]
     status: bool,
+    /// Whether the old object has been told of: its status stands when it is updated.
+    #[serde(default)]
+    told: bool,
     /// Field and a part of the message of every cause; none where it is accepted.
     #[serde(default)]
     refused: Vec<(String, String)>,
@@ -113,7 +116,7 @@ async fn one(site: &Site, definition: &Definition, sheet: &Sheet, case: &Case) -
     let name = old["metadata"]["name"].as_str().unwrap();
     let mut live = site.create(definition, &old, false).await;
     assert_eq!(live.code, 201, "{}: {}: {}", site.name, case.name, live.body);
-    if case.status {
+    if case.status || case.told {
         let mut object = old.clone();
         object["metadata"]["resourceVersion"] = live.body["metadata"]["resourceVersion"].clone();
         live = site.replace(definition, &object, true).await;

@@ -57,7 +57,8 @@ pub(crate) struct Fault {
     times: Mutex<HashMap<String, usize>>,
     meddling: Option<Meddling>,
     writes: AtomicUsize,
-    struck: AtomicBool,
+    /// How often the host ended, or an answer was lost.
+    strikes: AtomicUsize,
     dead: AtomicBool,
     cut: AtomicBool,
     late: Mutex<Duration>,
@@ -97,13 +98,18 @@ impl Fault {
             times: Mutex::default(),
             meddling: None,
             writes: AtomicUsize::new(0),
-            struck: AtomicBool::new(false),
+            strikes: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
             cut: AtomicBool::new(false),
             late: Mutex::default(),
             log: Mutex::default(),
             stop: Mutex::default(),
         }
+    }
+
+    /// How often the host was struck.
+    pub(crate) fn strikes(&self) -> usize {
+        self.strikes.load(Ordering::SeqCst)
     }
 
     /// What to cancel when the host ends.
@@ -132,7 +138,7 @@ impl Fault {
     }
 
     fn die(&self) {
-        self.struck.store(true, Ordering::SeqCst);
+        self.strikes.fetch_add(1, Ordering::SeqCst);
         self.dead.store(true, Ordering::SeqCst);
         if let Some(stop) = self.stop.lock().unwrap().as_ref() {
             stop.cancel();
@@ -179,7 +185,7 @@ impl Fault {
             return Err("this host has ended; the answer is lost".into());
         }
         if self.lost == time {
-            self.struck.store(true, Ordering::SeqCst);
+            self.strikes.fetch_add(1, Ordering::SeqCst);
             return Err("the answer is lost".into());
         }
         answer
@@ -226,7 +232,7 @@ impl Fault {
 
 impl Strikes for Fault {
     fn has_struck(&self) -> bool {
-        self.struck.load(Ordering::SeqCst)
+        self.strikes() > 0
     }
 
     fn log(&self) -> Vec<String> {

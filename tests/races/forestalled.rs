@@ -4,9 +4,9 @@ use std::sync::{Arc, OnceLock};
 
 use futures::FutureExt;
 use hostler_api as api;
+use kube::Api;
 use kube::api::{Patch, PatchParams};
 use kube::core::DynamicObject;
-use kube::Api;
 use serde_json::{Value, json};
 
 use super::{Place, delete_claim, server};
@@ -30,7 +30,9 @@ impl Forestalled {
         let (hosts, taken) = (place.world.hosts(), Arc::<OnceLock<String>>::default());
         let told = taken.clone();
         let fault = Fault::meddled(Box::new(move |moment, line| {
-            let machine = line.split_once("/baremetalhosts/").map(|(_, name)| name.to_owned());
+            let machine = line
+                .split_once("/baremetalhosts/")
+                .map(|(_, name)| name.to_owned());
             let first = machine.filter(|name| moment == Moment::Before && told.set(name.clone()).is_ok());
             let hosts = hosts.clone();
             async move {
@@ -44,31 +46,22 @@ impl Forestalled {
         Self { place, fault, taken }
     }
 
-    /// The one claim there is asks for a type, or for any.
-    async fn ask(&self, wish: Option<&str>) {
-        self.place.wants(0).await;
-        let mut claim = json!({
-            "apiVersion": "management.loft.sh/v1", "kind": "NodeClaim",
-            "metadata": {"name": "wish", "namespace": "p-default"},
-            "spec": {"providerRef": "metal3", "vClusterRef": "one", "properties": {"vcluster.com/os-image": "ubuntu2404-20260926"}},
-        });
-        if let Some(wish) = wish {
-            claim["spec"]["typeRef"] = json!(wish);
-        }
-        self.place.world.apply(&claim.to_string()).await;
-    }
-
-    /// The stranger gives its machine back, the claim goes, and all is as it was.
+    /// The claim goes, and all is as it was.
     async fn end(self) {
         delete_claim(&self.place.world, "wish").await;
-        self.leave().await;
         delete_tenant(&self.place.world, "one").await;
         self.place.is_as_before().await;
     }
 
+    /// The stranger gives its machine back.
     async fn leave(&self) {
         let machine = self.taken.get().expect("a machine was about to be taken");
-        merge(&self.place.world.hosts(), machine, &json!({"spec": {"consumerRef": null}})).await;
+        merge(
+            &self.place.world.hosts(),
+            machine,
+            &json!({"spec": {"consumerRef": null}}),
+        )
+        .await;
     }
 }
 
@@ -86,30 +79,21 @@ async fn only_claim(world: &World) -> Result<(api::NodeClaim, Option<String>), S
     Ok((claim, machine.map(|object| object.name)))
 }
 
-fn chosen(claim: &api::NodeClaim) -> Option<&str> {
-    claim.status.as_ref()?.chosen_type.as_deref()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_asked_for_no_type_goes_to_a_machine_of_another() {
     let race = Forestalled::new().await;
     let host = race.place.world.host_behind(&race.fault).await;
-    race.ask(None).await;
+    race.place.wishes(&json!({})).await;
     so_many_available(&race.place.world, 1).await;
     let (claim, machine) = only_claim(&race.place.world).await.unwrap();
-    let taken = race.taken.get().unwrap();
-    let (other, its_type) = if *taken == server(1) {
-        (server(2), "metal3.cpu-server")
-    } else {
-        (server(1), "metal3.gpu-server")
-    };
-    assert_eq!(machine, Some(other), "{}", told(&claim));
-    assert_eq!(
-        (claim.type_ref(), chosen(&claim)),
-        (Some(its_type), Some(its_type))
-    );
-    let lost = race.place.hosts[taken]["metadata"]["uid"].as_str().unwrap();
+    // Of two that cost the same the first by name was chosen, and lost.
+    assert_eq!(race.taken.get(), Some(&server(2)));
+    assert_eq!(machine, Some(server(1)), "{}", told(&claim));
+    let its_type = Some("metal3.gpu-server");
+    assert_eq!((claim.type_ref(), claim.chosen_type()), (its_type, its_type));
+    let lost = race.place.hosts[&server(2)]["metadata"]["uid"].as_str().unwrap();
     assert_eq!(race.place.history.borrowers(lost), [""; 0]);
+    race.leave().await;
     race.end().await;
     host.stop().await;
 }
@@ -119,12 +103,12 @@ async fn a_claim_that_asked_for_its_type_waits_for_a_machine_of_that() {
     const WISH: &str = "metal3.gpu-server";
     let race = Forestalled::new().await;
     let host = race.place.world.host_behind(&race.fault).await;
-    race.ask(Some(WISH)).await;
+    race.place.wishes(&json!({"typeRef": WISH})).await;
     eventually("the claim gave its place up, and waits", || async {
         let (claim, machine) = only_claim(&race.place.world).await?;
         let reason = claim.status.as_ref().and_then(|status| status.reason.as_deref());
         if race.taken.get().is_some() && machine.is_none() && reason == Some("NoCapacity") {
-            assert_eq!((claim.type_ref(), chosen(&claim)), (Some(WISH), None));
+            assert_eq!((claim.type_ref(), claim.chosen_type()), (Some(WISH), None));
             Ok(())
         } else {
             Err(told(&claim))

@@ -9,6 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::names::CHOSEN_TYPE;
 use crate::node_type::Requirement;
 use crate::shape::open_object;
 use crate::{Access, Condition, Owner, ResourceList};
@@ -34,7 +35,15 @@ use crate::{Access, Condition, Owner, ResourceList};
     printcolumn(name = "Created At", type_ = "string", json_path = ".metadata.creationTimestamp"),
     validation = Rule::new("oldSelf.hasValue() || size(self.metadata.name) <= 63")
         .optional_old_self(true)
-        .message("a claim's name has at most 63 characters: it is the value of a label on all that is made for the claim")
+        .message("a claim's name has at most 63 characters: it is the value of a label on all that is made for the claim"),
+    validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.machine) || self.spec.providerRef == oldSelf.spec.providerRef")
+        .message("providerRef is immutable while the claim has a machine; delete the claim and make another")
+        .field_path(".spec.providerRef"),
+    validation = Rule::new("!has(oldSelf.status) || !has(oldSelf.status.machine) || !has(self.spec.typeRef) || self.spec.typeRef == '' || \
+        self.spec.typeRef == oldSelf.status.machine.typeRef || \
+        (has(oldSelf.spec.typeRef) && self.spec.typeRef == oldSelf.spec.typeRef)")
+        .message("typeRef is that of the machine while the claim has one; delete the claim and make another")
+        .field_path(".spec.typeRef")
 )]
 #[serde(rename_all = "camelCase")]
 // On the whole spec: a rule on the field alone does not see it taken away, and then set anew.
@@ -155,9 +164,6 @@ pub struct NodeClaimStatus {
     /// The machine; written, against this claim's resourceVersion, before the machine is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineRef>,
-    /// The node type that the scheduler wrote to `spec.typeRef`, and takes back with the place; none where the claim asked for its type.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub chosen_type: Option<String>,
     /// Name of the Node, reserved in the tenant by an Enrollment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
@@ -205,6 +211,10 @@ pub struct MachineRef {
     /// Its uid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
+    /// `sha256:<hex>` of the claim's spec, less `typeRef`, as it was judged and placed. A claim that was changed before its order was fixed
+    /// is judged and placed anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_digest: Option<String>,
 }
 
 /// Points at an object.
@@ -229,10 +239,26 @@ impl NodeClaim {
         self.status.as_ref()?.machine.as_ref()
     }
 
-    /// Full name of its node type, whether it asked for that or the scheduler shows it; an empty one is none.
+    /// Full name of its node type, whether it asks for that or the scheduler shows it; an empty one is none.
     #[must_use]
     pub fn type_ref(&self) -> Option<&str> {
         self.spec.type_ref.as_deref().filter(|name| !name.is_empty())
+    }
+
+    /// The node type that the scheduler chose for it, by its mark.
+    #[must_use]
+    pub fn chosen_type(&self) -> Option<&str> {
+        self.metadata
+            .annotations
+            .as_ref()?
+            .get(CHOSEN_TYPE)
+            .map(String::as_str)
+    }
+
+    /// The node type that it asks for: what the scheduler chose is no wish.
+    #[must_use]
+    pub fn wished_type(&self) -> Option<&str> {
+        self.type_ref().filter(|name| self.chosen_type() != Some(*name))
     }
 }
 

@@ -30,6 +30,8 @@ pub const SLOT: &str = "hostler.dev/slot";
 pub const ATTEMPT: &str = "hostler.dev/attempt";
 /// On a tenant's own namespace: name of its control plane.
 pub const VIRTUAL_CLUSTER: &str = "hostler.dev/virtual-cluster";
+/// On a claim: the node type that the scheduler wrote to `spec.typeRef`, in the same write, and takes back with the place.
+pub const CHOSEN_TYPE: &str = "hostler.dev/chosen-type";
 /// Which installation of Hostler made an object.
 pub const INSTALLATION: &str = "hostler.dev/installation";
 /// On a provider: property keys, separated by commas, that tenants may set in pools and claims beyond the built-in ones.
@@ -102,4 +104,11 @@ pub fn tenant_namespace(project: &str, tenant: &str) -> String {
 #[must_use]
 pub fn node_type(provider: &str, short: &str) -> String {
     format!("{provider}.{short}")
+}
+
+/// Whether a full name is that of a type of this provider.
+#[must_use]
+pub fn is_type_of(full: &str, provider: &str) -> bool {
+    full.strip_prefix(provider)
+        .is_some_and(|rest| rest.starts_with('.'))
 }

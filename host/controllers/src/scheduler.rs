@@ -19,6 +19,8 @@ use hostler_api as api;
 use hostler_api::claim::{MachineRef, Ref};
 use hostler_api::conditions::{self, ACCEPTED, Fact, phase};
 use hostler_api::{ResourceList, names};
+use hostler_core::order;
+use hostler_core::retry::Class;
 use hostler_core::schedule::{self, Arrivals, Binding, FreeMachine, Pending, Stock, TypeOffer};
 use hostler_core::seams::{Availability, Reason};
 use hostler_core::selector::TypeFacts;
@@ -90,13 +92,18 @@ async fn turn(ctx: &Arc<Ctx>, arrivals: &mut Arrivals) -> Result<()> {
     for claim in claims.iter().filter(|claim| shows_wrong_type(claim)) {
         shown.push(async { or_next_turn(claim, show_type(ctx, claim).await) }.boxed());
     }
-    each(shown).await?;
-    let line = line(&claims, |uid| ctx.retries.count(admission::NAME, uid));
+    let shown = each(shown).await;
+    place(ctx, arrivals, &claims).await.and(shown)
+}
+
+/// Decides on all claims that wait, and writes it.
+async fn place(ctx: &Arc<Ctx>, arrivals: &mut Arrivals, claims: &[api::NodeClaim]) -> Result<()> {
+    let line = line(claims, |uid| ctx.retries.count(admission::NAME, uid));
     if !line.iter().any(|claim| is_accepted(claim)) {
         return Ok(());
     }
-    let offers = offers(ctx, &claims);
-    let free = free_machines(ctx, &claims);
+    let offers = offers(ctx, claims);
+    let free = free_machines(ctx, claims);
     let mut pending = Vec::new();
     for claim in &line {
         pending.push(pending_of(ctx, claim, &offers).await);
@@ -121,11 +128,17 @@ async fn place_one(ctx: &Ctx, claim: &api::NodeClaim, place: Result<Binding, Rea
     or_next_turn(claim, written)
 }
 
-/// A claim that changed meanwhile, or is gone, is no fault: the next turn sees what it is now.
+/// A claim that changed meanwhile, or is gone, is no fault: the next turn sees what it is now. One whose write the API server refuses for
+/// what it says holds nobody else up.
 fn or_next_turn(claim: &api::NodeClaim, written: Result<()>) -> Result<()> {
+    let claim = claim.name_any();
     match written {
         Err(error) if error.is_conflict() || error.is_not_found() => {
-            tracing::debug!(claim = claim.name_any(), "claim changed meanwhile; left to the next turn");
+            tracing::debug!(claim, "claim changed meanwhile; left to the next turn");
+            Ok(())
+        }
+        Err(error) if error.class() == Class::Refused => {
+            tracing::warn!(claim, %error, "the claim was not placed, the others are");
             Ok(())
         }
         other => other,
@@ -173,23 +186,16 @@ fn is_waiting(claim: &api::NodeClaim) -> bool {
     is_in_line(claim) && is_accepted(claim)
 }
 
-/// Bound, but stopped before its type was shown; or with the type of a place that it has given up.
+/// Bound, but stopped before its type was shown; or with the mark of a place that it has given up.
 fn shows_wrong_type(claim: &api::NodeClaim) -> bool {
     claim.meta().deletion_timestamp.is_none()
         && match claim.machine() {
-            Some(_) => claim.type_ref().is_none(),
-            None => chosen(claim).is_some(),
+            // Where it names another provider by now there is no type of that to show.
+            Some(machine) => {
+                claim.type_ref().is_none() && names::is_type_of(&machine.type_ref, &claim.spec.provider_ref)
+            }
+            None => claim.chosen_type().is_some(),
         }
-}
-
-/// The type that the scheduler chose for it.
-fn chosen(claim: &api::NodeClaim) -> Option<&str> {
-    claim.status.as_ref()?.chosen_type.as_deref()
-}
-
-/// The type that it asks for: what the scheduler shows there is no wish.
-fn wished(claim: &api::NodeClaim) -> Option<&str> {
-    claim.type_ref().filter(|name| chosen(claim) != Some(*name))
 }
 
 fn offers(ctx: &Ctx, claims: &[api::NodeClaim]) -> Vec<TypeOffer> {
@@ -309,11 +315,12 @@ async fn pending_of(ctx: &Arc<Ctx>, claim: &api::NodeClaim, offers: &[TypeOffer]
         key: format!("{}/{}", claim.namespace().unwrap_or_default(), claim.name_any()),
         uid: claim.uid().unwrap_or_default(),
         provider: claim.spec.provider_ref.clone(),
-        type_ref: wished(claim).map(str::to_owned),
+        type_ref: claim.wished_type().map(str::to_owned),
         requirements: claim.spec.requirements.clone(),
         desired: claim.spec.desired_capacity.clone(),
         created: claim.creation_timestamp().map_or(0, |time| time.0.as_second()),
-        accepted: is_accepted(claim),
+        // Taking the type back makes another claim of it; it keeps its turn.
+        accepted: is_accepted(claim) && !shows_wrong_type(claim),
         denied,
     }
 }
@@ -342,33 +349,30 @@ async fn bind(ctx: &Ctx, claim: &api::NodeClaim, binding: &Binding) -> Result<()
             name: object.name.clone(),
         }),
         uid: binding.machine.as_ref().map(|(_, uid)| uid.clone()),
+        spec_digest: Some(order::spec_digest(claim)),
     });
-    status.chosen_type = wished(claim).is_none().then(|| binding.type_name.clone());
     status.phase = Some(phase::PENDING.to_owned());
     status.reason = Some("Bound".to_owned());
     status.message = Some(message.clone());
     let written = patch::replace_status(&claims(ctx, claim), &next).await?;
     ctx.stores.claims.wrote(&written);
     ctx.events.normal(claim, "Bound", "Scheduling", &message).await;
-    show_type(ctx, &written).await
+    if shows_wrong_type(&written) {
+        show_type(ctx, &written).await?;
+    }
+    Ok(())
 }
 
 /// Shows the type of its place, or takes it back with the place; decided from the claim alone, so that it can be done again.
 async fn show_type(ctx: &Ctx, claim: &api::NodeClaim) -> Result<()> {
     let place = claim.machine().map(|machine| machine.type_ref.as_str());
-    let mut shown = claim.clone();
-    if wished(claim).is_none() && claim.type_ref() != place {
-        let change = json!({ "spec": { "typeRef": place } });
-        let version = claim.resource_version().unwrap_or_default();
-        shown = patch::update(&claims(ctx, claim), &claim.name_any(), &version, change).await?;
-        ctx.stores.claims.wrote(&shown);
+    let mut change = json!({ "metadata": { "annotations": { names::CHOSEN_TYPE: place } } });
+    if claim.wished_type().is_none() {
+        change["spec"] = json!({ "typeRef": place });
     }
-    if place.is_none() {
-        // From now on what stands there is a wish.
-        shown.status.get_or_insert_default().chosen_type = None;
-        let written = patch::replace_status(&claims(ctx, claim), &shown).await?;
-        ctx.stores.claims.wrote(&written);
-    }
+    let version = claim.resource_version().unwrap_or_default();
+    let shown = patch::update(&claims(ctx, claim), &claim.name_any(), &version, change).await?;
+    ctx.stores.claims.wrote(&shown);
     Ok(())
 }
 

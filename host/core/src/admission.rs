@@ -305,11 +305,13 @@ pub struct UserCount {
 impl Count {
     fn add(&mut self, claim: &NodeClaim) {
         self.nodeclaims += 1;
-        *self
-            .by_provider
-            .entry(claim.spec.provider_ref.clone())
-            .or_default() += 1;
-        if let Some(name) = claim.type_ref() {
+        // By what it holds, whatever it says by now.
+        let held = claim.machine().map(|machine| machine.type_ref.as_str());
+        let provider = held
+            .and_then(|name| name.split_once('.'))
+            .map_or(claim.spec.provider_ref.as_str(), |(provider, _)| provider);
+        *self.by_provider.entry(provider.to_owned()).or_default() += 1;
+        if let Some(name) = held.or(claim.type_ref()) {
             *self.by_type.entry(name.to_owned()).or_default() += 1;
         }
     }

@@ -5,6 +5,7 @@
 pub mod admission;
 pub mod boot;
 pub mod config;
+pub mod digest;
 pub mod grant;
 pub mod hidden;
 pub mod join;

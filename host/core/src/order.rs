@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::digest;
 use crate::hidden;
 use crate::loan::{ClaimId, Holder};
 use crate::seams::{KindUse, Object, ObjectRef, Order, Preparation};
@@ -50,6 +51,16 @@ pub struct Inputs<'a> {
     pub uses: &'a [KindUse],
     /// uid of the tenant.
     pub tenant_uid: &'a str,
+}
+
+/// Digest of what was judged when a claim was placed: its spec, less the type, which the place names. As `sha256:<hex>`.
+#[must_use]
+pub fn spec_digest(claim: &NodeClaim) -> String {
+    let spec = hostler_api::NodeClaimSpec {
+        type_ref: None,
+        ..claim.spec.clone()
+    };
+    digest::of(json(&spec).to_string().as_bytes())
 }
 
 /// Objects that an order names in its properties.

@@ -7,6 +7,7 @@ mod json;
 
 use std::time::Duration;
 
+use hostler_core::digest;
 use hostler_core::grant::Limits;
 use hostler_core::seams::{Failure, Reason};
 use serde_json::Value;
@@ -64,7 +65,7 @@ impl Guest {
         let failed = |error: wasmtime::Error| LoadError::CompileFailed(text::message(&format!("{error:#}")));
         let sandbox = Sandbox::shared().map_err(failed)?;
         let (engine, bytes) = (sandbox.engine().clone(), bytes.to_owned());
-        let digest = inspect::digest(&bytes);
+        let digest = digest::of(&bytes);
         let compiled = tokio::task::spawn_blocking(move || Component::new(&engine, bytes)).await;
         let component = compiled
             .map_err(|error| LoadError::CompileFailed(error.to_string()))?

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use hostler_core::digest;
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
@@ -152,7 +153,7 @@ impl Compiler {
                 .map_err(|error| compile_failed(&error))?;
             let mut file = state.compile_into().map_err(state_failed)?;
             file.write_all(&code).map_err(state_failed)?;
-            Ok((file, crate::inspect::digest(&code)))
+            Ok((file, digest::of(&code)))
         })
         .await
     }
@@ -269,7 +270,7 @@ fn compile_child(args: impl IntoIterator<Item = OsString>) -> Result<String, (u8
     confine(memory, seconds).map_err(failed)?;
     let mut bytes = Vec::new();
     io::stdin().take(CODE).read_to_end(&mut bytes).map_err(failed)?;
-    if crate::inspect::digest(&bytes) != *digest {
+    if digest::of(&bytes) != *digest {
         return Err((
             REFUSED,
             "the component changed on its way to the compiler".to_owned(),
@@ -285,7 +286,7 @@ fn compile_child(args: impl IntoIterator<Item = OsString>) -> Result<String, (u8
         .write_all(&code)
         .and_then(|()| output.flush())
         .map_err(failed)?;
-    Ok(crate::inspect::digest(&code))
+    Ok(digest::of(&code))
 }
 
 /// Limits itself before it has seen a byte of the component.

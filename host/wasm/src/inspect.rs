@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use sha2::{Digest, Sha256};
+use hostler_core::digest;
 use wasmparser::component_types::{ComponentAnyTypeId, ComponentEntityType};
 use wasmparser::types::TypesRef;
 use wasmparser::{Encoding, Parser, Payload, ValidPayload, Validator, WasmFeatures};
@@ -96,7 +96,7 @@ pub fn inspect_bytes(name: &str, bytes: &[u8]) -> Result<Inspection, LoadError> 
         imports: surface.imports.into_iter().map(|import| import.name).collect(),
         exports: surface.exports,
         size: bytes.len() as u64,
-        digest: digest(bytes),
+        digest: digest::of(bytes),
         producers: surface.producers,
         problem,
     })
@@ -110,22 +110,6 @@ pub(crate) fn world_and_version(bytes: &[u8]) -> Option<String> {
 /// Whether the host would compile this.
 pub(crate) fn judge(name: &str, bytes: &[u8]) -> Result<Facts, LoadError> {
     Surface::read(bytes)?.judge(name)
-}
-
-/// `sha256:<hex>` of bytes: what a component is known by.
-pub(crate) fn digest(bytes: &[u8]) -> String {
-    format!("sha256:{}", hex(&Sha256::digest(bytes)))
-}
-
-/// Lower-case hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    bytes
-        .iter()
-        .fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
 }
 
 impl World {

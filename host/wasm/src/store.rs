@@ -12,11 +12,10 @@ use std::{fs, mem};
 
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
+use hostler_core::digest;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tempfile::NamedTempFile;
-
-use crate::inspect::hex;
 
 const KEPT: &str = "kept";
 const COMPILED: &str = "compiled";
@@ -109,7 +108,7 @@ impl StateDir {
         let file = self.dir.open(kept(digest)?)?;
         let mut bytes = Vec::new();
         file.take(largest).read_to_end(&mut bytes)?;
-        if crate::inspect::digest(&bytes) != digest {
+        if digest::of(&bytes) != digest {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the kept bytes have changed",
@@ -231,7 +230,7 @@ pub(crate) fn file_digest(mut file: fs::File) -> io::Result<String> {
     let mut buffer = vec![0; 64 << 10];
     loop {
         match file.read(&mut buffer)? {
-            0 => return Ok(format!("sha256:{}", hex(&hasher.finalize()))),
+            0 => return Ok(digest::text(&hasher.finalize())),
             read => hasher.update(&buffer[..read]),
         }
     }
@@ -319,9 +318,7 @@ mod tests {
     fn put(state: &StateDir, key: &str, code: &[u8]) -> PathBuf {
         let mut file = state.compile_into().unwrap();
         file.write_all(code).unwrap();
-        state
-            .put_compiled(key, file, &crate::inspect::digest(code))
-            .unwrap()
+        state.put_compiled(key, file, &digest::of(code)).unwrap()
     }
 
     #[test]
@@ -339,7 +336,7 @@ mod tests {
     #[test]
     fn kept_bytes_that_changed_are_not_taken_for_what_they_were() {
         let (_directory, state) = state();
-        let digest = crate::inspect::digest(b"one");
+        let digest = digest::of(b"one");
         state.keep(&digest, b"one").unwrap();
         assert_eq!(state.read_kept(&digest, 100).unwrap(), b"one");
         fs::write(state.path.join(kept(&digest).unwrap()), b"two").unwrap();
@@ -398,7 +395,7 @@ mod tests {
     fn a_record_of_another_format_is_set_aside_and_not_guessed_at() {
         let (_directory, state) = state();
         let mut record = Record::default();
-        record.serves("driver-a", &crate::inspect::digest(b"a"), None);
+        record.serves("driver-a", &digest::of(b"a"), None);
         state.write_record(&record).unwrap();
         assert_eq!(state.record().unwrap(), record);
         for broken in [
@@ -414,9 +411,7 @@ mod tests {
     #[test]
     fn the_sweep_leaves_what_serves_and_what_orders_name() {
         let (_directory, state) = state();
-        let digests: Vec<String> = ["a", "b", "c"]
-            .map(|b| crate::inspect::digest(b.as_bytes()))
-            .into();
+        let digests: Vec<String> = ["a", "b", "c"].map(|b| digest::of(b.as_bytes())).into();
         let mut record = Record::default();
         for (bytes, digest) in ["a", "b", "c"].iter().zip(&digests) {
             state.keep(digest, bytes.as_bytes()).unwrap();

@@ -33,6 +33,9 @@ struct Found {
 
 impl Turn<'_> {
     pub(super) async fn freeze(&mut self) -> Result<Action> {
+        if let Some(reason) = self.unlike_what_was_placed() {
+            return self.unbind(&reason).await;
+        }
         if self.claim.type_ref().is_none() {
             // Bound a moment ago: the scheduler is about to show the type, and that wakes this claim.
             return Ok(Action::await_change());
@@ -99,6 +102,19 @@ impl Turn<'_> {
         ));
         self.note_drift();
         Ok(Action::await_change())
+    }
+
+    /// Why the order would not be what was judged and placed, if so: somebody changed the claim in between.
+    fn unlike_what_was_placed(&self) -> Option<Reason> {
+        let place = self.status.machine.as_ref()?;
+        let is_as_judged = place.spec_digest.as_deref() == Some(&order::spec_digest(&self.claim));
+        let is_of_place = self.claim.type_ref().is_none_or(|shown| shown == place.type_ref);
+        (!is_as_judged || !is_of_place).then(|| {
+            Reason::new(
+                "Changed",
+                "the claim was changed after it was placed; it is judged and placed anew",
+            )
+        })
     }
 
     /// Gives the place up, with everything that was made for it; the machine itself was never taken.

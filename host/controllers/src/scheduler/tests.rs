@@ -46,8 +46,9 @@ fn a_claim_waits(#[case] place: &str, #[case] value: Value, #[case] failures: u3
 #[case::asks_for_none(None, None, None, None, false)]
 #[case::asks_for_one(Some("metal3.gpu"), None, None, Some("metal3.gpu"), false)]
 #[case::asks_for_one_and_has_it(Some("metal3.gpu"), None, Some("metal3.gpu"), Some("metal3.gpu"), false)]
-#[case::placed_and_not_shown(None, Some("metal3.gpu"), Some("metal3.gpu"), None, true)]
+#[case::placed_and_not_shown(None, None, Some("metal3.gpu"), None, true)]
 #[case::placed_and_shown_as_nothing(Some(""), Some("metal3.gpu"), Some("metal3.gpu"), None, true)]
+#[case::placed_with_a_provider_that_it_left(None, None, Some("metal3x.gpu"), None, false)]
 #[case::placed_and_shown(Some("metal3.gpu"), Some("metal3.gpu"), Some("metal3.gpu"), None, false)]
 #[case::gave_its_place_up(Some("metal3.gpu"), Some("metal3.gpu"), None, None, true)]
 #[case::gave_its_place_up_and_shows_none(None, Some("metal3.gpu"), None, None, true)]
@@ -66,12 +67,13 @@ fn the_type_that_a_claim_shows_is_a_wish_only_if_the_scheduler_did_not_choose_it
     #[case] is_wrong: bool,
 ) {
     let mut claim = claim("/spec/typeRef", json!(shown));
-    let status = claim.status.as_mut().unwrap();
-    status.chosen_type = chosen.map(str::to_owned);
-    status.machine = place.map(|name| MachineRef {
+    let mark = |name: &str| (names::CHOSEN_TYPE.to_owned(), name.to_owned());
+    claim.metadata.annotations = chosen.map(|name| BTreeMap::from([mark(name)]));
+    claim.status.as_mut().unwrap().machine = place.map(|name| MachineRef {
         type_ref: name.to_owned(),
         object: None,
         uid: None,
+        spec_digest: None,
     });
-    assert_eq!((wished(&claim), shows_wrong_type(&claim)), (want, is_wrong));
+    assert_eq!((claim.wished_type(), shows_wrong_type(&claim)), (want, is_wrong));
 }

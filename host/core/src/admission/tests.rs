@@ -239,4 +239,15 @@ fn usage_counts_what_was_accepted_or_holds_something() {
         (2, 1, true)
     );
     assert_eq!(usage.project.by_provider["metal3"], 2);
+    // What a claim says by now is not what it holds.
+    let [mut holds, ..] = all;
+    holds.status.as_mut().unwrap().machine = Some(hostler_api::claim::MachineRef {
+        type_ref: "kubevirt.small".to_owned(),
+        object: None,
+        uid: None,
+        spec_digest: None,
+    });
+    let usage = Usage::beside(&claim(|_| {}), std::iter::once(&holds)).project;
+    assert_eq!(usage.by_provider, BTreeMap::from([("kubevirt".to_owned(), 1)]));
+    assert_eq!(usage.by_type, BTreeMap::from([("kubevirt.small".to_owned(), 1)]));
 }

@@ -29,6 +29,7 @@ fn bind(status: &mut NodeClaimStatus) {
         type_ref: "metal3.gpu".to_owned(),
         object: None,
         uid: Some("h".to_owned()),
+        spec_digest: None,
     });
 }
 

@@ -207,3 +207,17 @@ fn a_token_follows_from_its_claim() {
     );
     assert_eq!(token_id("u-1").len(), 6);
 }
+
+#[test]
+fn what_was_judged_is_the_whole_spec_but_for_the_type() {
+    let mut claim = world().claim;
+    let judged = spec_digest(&claim);
+    claim.spec.type_ref = Some("metal3.gpu".to_owned());
+    assert_eq!(spec_digest(&claim), judged);
+    claim.spec.node_labels = strings([("team", "a")]);
+    assert_ne!(spec_digest(&claim), judged);
+    assert!(
+        judged.starts_with("sha256:") && judged.len() == 7 + 64,
+        "{judged}"
+    );
+}

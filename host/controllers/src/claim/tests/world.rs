@@ -254,6 +254,7 @@ impl World {
             "typeRef": "toys.small",
             "ref": {"apiVersion": TOYS, "kind": "ToyMachine", "namespace": MACHINES, "name": machine.name_any()},
             "uid": machine.uid(),
+            "specDigest": hostler_core::order::spec_digest(&claim),
         }}});
         claims
             .patch_status(name, &PatchParams::default(), &Patch::Merge(&place))

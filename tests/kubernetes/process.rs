@@ -48,7 +48,11 @@ impl Process {
             .arg(folder)
             .arg(program)
             .args(arguments)
-            .envs(GARBAGE.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()))
+            .envs(
+                GARBAGE
+                    .into_iter()
+                    .filter(|(name, _)| std::env::var_os(name).is_none()),
+            )
             .stdin(Stdio::piped())
             .stdout(output.try_clone()?)
             .stderr(output)

@@ -59,7 +59,7 @@ impl OnDisk {
                 world: None,
             };
         };
-        let digest = inspect::digest(bytes);
+        let digest = hostler_core::digest::of(bytes);
         if let Some(before) = before.filter(|before| before.digest.as_ref() == Some(&digest)) {
             return before.clone();
         }

@@ -77,9 +77,9 @@ impl Process {
         self.gate.counted.now()
     }
 
-    /// Method and path of each write that it has begun since, to the platform or a tenant, by the times of its own log (a line may be
+    /// Method and path of each write that it began then, to the platform or a tenant, by the times of its own log (a line may be
     /// written later than its time, if the process is stopped in between); not what is only told.
-    pub(super) fn begun_since(&self, moment: Timestamp) -> Vec<String> {
+    pub(super) fn begun(&self, then: impl Fn(Timestamp) -> bool) -> Vec<String> {
         let said = self.said();
         let lines = said
             .lines()
@@ -89,7 +89,7 @@ impl Process {
             let fields = &line["fields"];
             let path = fields["path"]
                 .as_str()
-                .filter(|_| fields["message"] == "writes" && time > moment)?;
+                .filter(|_| fields["message"] == "writes" && then(time))?;
             Some(format!("{} {path}", fields["method"].as_str()?))
         });
         begun.filter(|line| is_work(line)).collect()

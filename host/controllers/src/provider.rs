@@ -423,8 +423,11 @@ async fn retire(
     .await?
     .items
     .into_iter()
-    .filter(|claim| claim.spec.provider_ref == name)
-    .filter(|claim| claim.machine().is_some())
+    .filter(|claim| {
+        claim
+            .machine()
+            .is_some_and(|machine| names::is_type_of(&machine.type_ref, &name))
+    })
     .count();
     if bound > 0 {
         let message = format!("{bound} claims still hold machines of this provider; delete them first");

@@ -90,7 +90,7 @@ async fn turn(ctx: &Arc<Ctx>, arrivals: &mut Arrivals) -> Result<()> {
         .items;
     let mut shown = Vec::new();
     for claim in claims.iter().filter(|claim| shows_wrong_type(claim)) {
-        shown.push(async { or_next_turn(claim, show_type(ctx, claim).await) }.boxed());
+        shown.push(async { or_next_turn(ctx, claim, show_type(ctx, claim).await).await }.boxed());
     }
     let shown = each(shown).await;
     place(ctx, arrivals, &claims).await.and(shown)
@@ -125,20 +125,26 @@ async fn place_one(ctx: &Ctx, claim: &api::NodeClaim, place: Result<Binding, Rea
         Ok(binding) => bind(ctx, claim, &binding).await,
         Err(reason) => wait(ctx, claim, &reason).await,
     };
-    or_next_turn(claim, written)
+    or_next_turn(ctx, claim, written).await
 }
 
-/// A claim that changed meanwhile, or is gone, is no fault: the next turn sees what it is now. One whose write the API server refuses for
-/// what it says holds nobody else up.
-fn or_next_turn(claim: &api::NodeClaim, written: Result<()>) -> Result<()> {
-    let claim = claim.name_any();
+/// A claim that changed meanwhile, or is gone, is no fault: the next turn sees what it is now. One whose write the API server refuses ends
+/// no turn, and is told.
+async fn or_next_turn(ctx: &Ctx, claim: &api::NodeClaim, written: Result<()>) -> Result<()> {
     match written {
         Err(error) if error.is_conflict() || error.is_not_found() => {
-            tracing::debug!(claim, "claim changed meanwhile; left to the next turn");
+            tracing::debug!(
+                claim = claim.name_any(),
+                "claim changed meanwhile; left to the next turn"
+            );
             Ok(())
         }
         Err(error) if error.class() == Class::Refused => {
-            tracing::warn!(claim, %error, "the claim was not placed, the others are");
+            tracing::warn!(claim = claim.name_any(), %error, "a write of the scheduler was refused");
+            let told = format!("the API server refused what the scheduler wrote: {error}");
+            ctx.events
+                .warning(claim, "WriteRefused", "Scheduling", &told)
+                .await;
             Ok(())
         }
         other => other,

@@ -308,7 +308,7 @@ impl Count {
         // By what it holds, whatever it says by now.
         let held = claim.machine().map(|machine| machine.type_ref.as_str());
         let provider = held
-            .and_then(|name| name.split_once('.'))
+            .and_then(|name| name.rsplit_once('.'))
             .map_or(claim.spec.provider_ref.as_str(), |(provider, _)| provider);
         *self.by_provider.entry(provider.to_owned()).or_default() += 1;
         if let Some(name) = held.or(claim.type_ref()) {
@@ -321,7 +321,11 @@ impl Usage {
     /// Counts the other claims of the namespace: those that were accepted or hold something.
     #[must_use]
     pub fn beside<'a>(claim: &NodeClaim, all: impl Iterator<Item = &'a NodeClaim>) -> Self {
-        let user = |claim: &NodeClaim| claim.spec.owner.as_ref().and_then(|owner| owner.user.clone());
+        let user = |claim: &NodeClaim| match claim.status.as_ref().and_then(|status| status.order.as_ref()) {
+            // Whose order it was, whatever it says by now.
+            Some(order) => order.claim["owner"]["user"].as_str().map(ToOwned::to_owned),
+            None => claim.spec.owner.as_ref().and_then(|owner| owner.user.clone()),
+        };
         let mut usage = Self {
             user: user(claim).map(|name| UserCount {
                 name,

@@ -195,7 +195,7 @@ impl Inputs<'_> {
     }
 }
 
-/// The order as a driver gets it, from what the claim recorded. Nothing in it is read anew.
+/// The order as a driver gets it, from what the claim recorded. Nothing in it is read anew but the metadata of the claim.
 #[must_use]
 pub fn order(claim: &NodeClaim, frozen: &FrozenOrder) -> Order {
     let status = claim.status.as_ref();

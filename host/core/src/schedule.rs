@@ -69,7 +69,7 @@ pub struct Pending {
     pub uid: String,
     /// `spec.providerRef`
     pub provider: String,
-    /// `spec.typeRef`, where set.
+    /// `spec.typeRef`, where the claim asks for it: what the scheduler shows there is no wish.
     pub type_ref: Option<String>,
     /// `spec.requirements`
     pub requirements: Vec<Requirement>,

@@ -195,10 +195,10 @@ impl Turn<'_> {
         let ordered = order::order(&self.claim, frozen);
         let shown = self.show(frozen, &ordered, false).await?;
         let preparation = driver.prepare(&ordered, &shown.objects()).await?;
-        let profile = self.profile();
         // As ordered: a later edit of the claim is drift and does not reach this machine.
         let spec: api::NodeClaimSpec =
             serde_json::from_value(frozen.claim.clone()).unwrap_or_else(|_| self.claim.spec.clone());
+        let profile = self.profile(&spec);
         let boot = Boot {
             node_name: self.status.node_name.clone().unwrap_or_default(),
             server: tenant.join_server.clone(),
@@ -217,12 +217,10 @@ impl Turn<'_> {
     }
 
     /// The profile that the node will have, as far as it is known: its taints stand from the first moment.
-    fn profile(&self) -> Option<api::NodeProfileSpec> {
+    fn profile(&self, spec: &api::NodeClaimSpec) -> Option<api::NodeProfileSpec> {
         let chosen = self.status.profile.clone().and_then(|choice| choice.name);
         let remembered = || self.enrollment()?.status.as_ref()?.profile.as_ref()?.name.clone();
-        let name = chosen
-            .or_else(remembered)
-            .or_else(|| self.claim.spec.profile_ref.clone())?;
+        let name = chosen.or_else(remembered).or_else(|| spec.profile_ref.clone())?;
         Some(self.ctx.stores.profiles.get(None, &name)?.spec.clone())
     }
 

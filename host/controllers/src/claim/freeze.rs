@@ -107,7 +107,14 @@ impl Turn<'_> {
     /// Why the order would not be what was judged and placed, if so: somebody changed the claim in between.
     fn unlike_what_was_placed(&self) -> Option<Reason> {
         let place = self.status.machine.as_ref()?;
-        let is_as_judged = place.spec_digest.as_deref() == Some(&order::spec_digest(&self.claim));
+        let Some(judged) = &place.spec_digest else {
+            let reason = Reason::new(
+                "NotRecorded",
+                "what was judged when the claim was placed is not recorded: an earlier version placed it, or the definition of NodeClaim is one of an earlier version",
+            );
+            return Some(reason.remedy("if this stays, apply `hostler crds`"));
+        };
+        let is_as_judged = *judged == order::spec_digest(&self.claim);
         let is_of_place = self.claim.type_ref().is_none_or(|shown| shown == place.type_ref);
         (!is_as_judged || !is_of_place).then(|| {
             Reason::new(

@@ -251,3 +251,35 @@ fn usage_counts_what_was_accepted_or_holds_something() {
     assert_eq!(usage.by_provider, BTreeMap::from([("kubevirt".to_owned(), 1)]));
     assert_eq!(usage.by_type, BTreeMap::from([("kubevirt.small".to_owned(), 1)]));
 }
+
+#[test]
+fn an_ordered_claim_counts_for_the_user_whose_order_it_was() {
+    let of = |user: &str| {
+        claim(|spec| {
+            spec.owner = Some(hostler_api::Owner {
+                user: Some(user.to_owned()),
+                ..hostler_api::Owner::default()
+            });
+        })
+    };
+    let counted = |other: &NodeClaim, user: &str| {
+        Usage::beside(&of(user), std::iter::once(other))
+            .user
+            .unwrap()
+            .count
+            .nodeclaims
+    };
+    let mut other = of("bob");
+    other.metadata.uid = Some("other".to_owned());
+    let mut status = json!({"conditions": [
+        {"type": "Accepted", "status": "True", "lastTransitionTime": "2026-11-29T12:00:00Z"},
+    ]});
+    other.status = serde_json::from_value(status.clone()).unwrap();
+    assert_eq!((counted(&other, "alice"), counted(&other, "bob")), (0, 1));
+    status["order"] = json!({
+        "claim": {"owner": {"user": "alice"}}, "component": "driver-metal3", "digest": "sha256:1", "provider": {}, "nodeType": "gpu",
+        "uses": [], "frozen": "2026-11-29T12:00:00Z",
+    });
+    other.status = serde_json::from_value(status).unwrap();
+    assert_eq!((counted(&other, "alice"), counted(&other, "bob")), (1, 0));
+}

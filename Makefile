@@ -10,7 +10,10 @@ KUBERNETES := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hostler/kubernetes/v1.36.3/
 # Tests at a time: many wait for a lease to run out, or for an API that never answers.
 AT_ONCE := $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1)))
 
-.PHONY: kubernetes all lab lab-once test compiled tested real e2e timeline plugins fixtures binary bench scale fmt clippy tools clean
+# With LINTED set, what is ours is linted as it is compiled, benches too: `.ci/run` looks at nothing twice. Guests are built as ever.
+LINTS := $(if $(LINTED),--config 'build.rustc-workspace-wrapper=".ci/lint"')
+
+.PHONY: kubernetes all lab lab-once test compiled tested real e2e timeline plugins fixtures binary bench scale fmt clippy clippy-guests tools clean
 
 all: plugins
 
@@ -33,11 +36,11 @@ test: tools
 
 # The steps of `test`, as .ci/run takes them.
 compiled: tools
-	$(CARGO) build --profile test --workspace --lib --bins --tests
+	$(CARGO) $(LINTS) build --profile test --workspace --lib --bins --tests $(if $(LINTED),--benches)
 	CARGO=$(CARGO) tests/kubernetes/client
 
 tested:
-	PATH="$$PATH:$(KUBERNETES)" RUST_TEST_THREADS=$(AT_ONCE) $(CARGO) test --workspace
+	PATH="$$PATH:$(KUBERNETES)" RUST_TEST_THREADS=$(AT_ONCE) $(CARGO) $(LINTS) test --workspace
 
 # Suites of the whole host that `real` runs a second time, on etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
 # Those of the manifests are on real clusters the first time; the claims of earlier definitions change definitions in use.
@@ -46,7 +49,7 @@ REAL := scenarios:: transcript::the_seeds_transcript user::profiles:: crashes:: 
 ## real: the whole host's suites on real clusters; needs what `make kubernetes` builds
 real:
 	@if tests/kubernetes/beside check; then set -x; \
-	  PATH="$(KUBERNETES):$$PATH" RUST_TEST_THREADS=$(AT_ONCE) HOSTLER_STACK=real $(CARGO) test --workspace --test all -- --include-ignored $(REAL); fi
+	  PATH="$(KUBERNETES):$$PATH" RUST_TEST_THREADS=$(AT_ONCE) HOSTLER_STACK=real $(CARGO) $(LINTS) test --workspace --test all -- --include-ignored $(REAL); fi
 
 ## timeline: the seed's timeline on real clusters, with machines that take no time
 timeline: compiled
@@ -91,8 +94,10 @@ scale: plugins
 fmt:
 	$(CARGO) fmt --all --check
 
-clippy: tools
+clippy: clippy-guests
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+clippy-guests: tools
 	$(CARGO) clippy --profile guest --target wasm32-unknown-unknown $(foreach guest,$(GUESTS) $(FIXTURES),-p $(notdir $(guest))) -- -D warnings
 
 # The toolchain in rust-toolchain.toml is installed by rustup on first use; the targets it names are too.

@@ -1,7 +1,7 @@
 //! What a world runs on: our own API server in memory, or real clusters. `HOSTLER_STACK=real` chooses the latter for every test.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use hostler_cli::control_plane::{Clients, Embedded, cluster_of};
 use hostler_controllers::control_plane::{ControlPlane, TenantPlace};
 use hostler_lab::Network;
 use http::{Request, Response};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::client::Body;
 use tokio::net::TcpListener;
@@ -26,6 +27,9 @@ use crate::kubernetes::ADMINISTRATOR;
 pub(crate) const PLATFORM: &str = "platform";
 /// Who the host is.
 const HOST: &str = "system:hostler";
+
+/// Every kind that a world has; the same for all.
+static DEFINITIONS: OnceLock<Vec<CustomResourceDefinition>> = OnceLock::new();
 
 /// Whether this run is on the real stack.
 pub(crate) fn is_real() -> bool {
@@ -66,10 +70,12 @@ impl Stack {
             let (server, stop) = (server.clone(), stop.clone());
             async move { server.serve(listener, stop).await }
         });
-        let mut definitions = hostler_api::all_crds();
-        definitions.extend(hostler_lab::crds::all());
         let client = server.client(PLATFORM, Identity::administrator());
-        hostler_cli::wire::install(&client, definitions).await.unwrap();
+        let definitions =
+            DEFINITIONS.get_or_init(|| [hostler_api::all_crds(), hostler_lab::crds::all()].concat());
+        hostler_cli::wire::install(&client, definitions.clone())
+            .await
+            .unwrap();
         Self::Embedded { server, base }
     }
 

@@ -1,4 +1,5 @@
-//! Compiled components: compiled once for all worlds, in a directory that is kept between runs.
+//! Compiled components, ours and those that only tests load: compiled once for all worlds, in a directory that is kept
+//! between runs.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -7,17 +8,17 @@ use std::sync::OnceLock;
 use hostler_cli::args::RequiredPlugins;
 use hostler_cli::wire;
 
-use super::{components, hostler};
+use super::{components, fixtures, hostler};
 
 /// Where a state directory keeps compiled code.
 const COMPILED: &str = "compiled";
 
 static WARM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Puts the compiled code of our components, and nothing else, into a new state directory.
+/// Puts the compiled code of them, and nothing else, into a new state directory.
 pub(crate) fn start(state: &Path) {
     use std::os::unix::fs::DirBuilderExt;
-    let warm = WARM.get_or_init(|| compiled(&components()));
+    let warm = WARM.get_or_init(|| compiled(&[components(), fixtures()]));
     let to = state.join(COMPILED);
     if to.exists() {
         return;
@@ -32,9 +33,10 @@ pub(crate) fn start(state: &Path) {
     }
 }
 
-/// A state directory in which these components were compiled.
-fn compiled(components: &Path) -> PathBuf {
-    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("components-{:016x}", digest(components)));
+/// A state directory in which the components of these directories were compiled.
+fn compiled(directories: &[PathBuf]) -> PathBuf {
+    let files = files(directories);
+    let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("components-{:016x}", digest(&files)));
     if kept.exists() {
         return kept;
     }
@@ -42,6 +44,11 @@ fn compiled(components: &Path) -> PathBuf {
         .prefix(".components-")
         .tempdir_in(env!("CARGO_TARGET_TMPDIR"))
         .unwrap();
+    let plugins = fresh.path().join("plugins");
+    std::fs::create_dir(&plugins).unwrap();
+    for file in &files {
+        std::fs::copy(file, plugins.join(file.file_name().unwrap())).unwrap();
+    }
     let required = RequiredPlugins {
         resolver: "resolver-precedence".to_owned(),
         policies: vec!["policy-allowlist".to_owned()],
@@ -52,7 +59,7 @@ fn compiled(components: &Path) -> PathBuf {
             let runtime = tokio::runtime::Runtime::new().unwrap();
             drop(
                 runtime
-                    .block_on(wire::catalog(components, fresh.path(), &required, hostler()))
+                    .block_on(wire::catalog(&plugins, fresh.path(), &required, hostler()))
                     .unwrap(),
             );
         });
@@ -65,13 +72,17 @@ fn compiled(components: &Path) -> PathBuf {
     }
 }
 
-fn digest(components: &Path) -> u64 {
-    let mut files: Vec<_> = std::fs::read_dir(components)
-        .unwrap()
-        .flatten()
+fn files(directories: &[PathBuf]) -> Vec<PathBuf> {
+    let mut files: Vec<_> = directories
+        .iter()
+        .flat_map(|directory| std::fs::read_dir(directory).unwrap().flatten())
         .map(|entry| entry.path())
         .collect();
     files.sort();
+    files
+}
+
+fn digest(files: &[PathBuf]) -> u64 {
     let mut digest = DefaultHasher::new();
     for file in files {
         std::fs::read(file).unwrap().hash(&mut digest);

@@ -44,7 +44,7 @@ tested:
 
 # Suites of the whole host that `real` runs a second time, on etcd, kube-apiserver, kube-controller-manager and kube-scheduler.
 # Those of the manifests are on real clusters the first time; the claims of earlier definitions change definitions in use.
-REAL := scenarios:: transcript::the_seeds_transcript user::profiles:: crashes:: races:: safety:: real:: --skip manifests:: --skip races::changed::earlier::
+REAL := scenarios:: transcript::the_seeds_transcript user::profiles:: crashes:: races:: safety:: upgrade:: real:: --skip manifests:: --skip races::changed::earlier::
 
 ## real: the whole host's suites on real clusters; needs what `make kubernetes` builds
 real:
@@ -55,7 +55,7 @@ real:
 timeline: compiled
 	$(MAKE) plugins BUILT=1
 	@tests/kubernetes/beside check
-	PATH="$(KUBERNETES):$$PATH" HOSTLER_STACK=real $(CARGO) test --workspace --test all -- --ignored --exact --nocapture timeline::the_seeds_timeline
+	PATH="$(KUBERNETES):$$PATH" HOSTLER_STACK=real $(CARGO) $(LINTS) test --workspace --test all -- --ignored --exact --nocapture timeline::the_seeds_timeline
 
 ## plugins: build our components into target/components
 plugins: binary

@@ -23,6 +23,8 @@ mod gap;
 const AT_ONCE: usize = 6;
 /// Fewer writes than this make no node.
 const LEAST: usize = 25;
+/// Fewer paths than this no host reads: it lists each of its kinds.
+const LEAST_READ: usize = 10;
 
 /// A host as it must be again after release: all but status and what the server counts.
 pub(crate) fn essence(host: &DynamicObject) -> Value {
@@ -401,6 +403,17 @@ fn of_one_process((out, back): (Arc<Fault>, Arc<Fault>)) -> Life<Fault> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_comes_and_goes_and_leaves_the_hosts_as_they_were() {
     life(Fault::none(), Fault::none()).await;
+}
+
+/// What cannot be read once is no reason to give anything up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_whose_first_read_of_anything_fails_goes_on() {
+    let (out, back) = (Fault::blind_at_first(), Fault::blind_at_first());
+    life(out.clone(), back.clone()).await;
+    for way in [out, back] {
+        let failed = way.strikes();
+        assert!(failed > LEAST_READ, "only {failed} reads failed");
+    }
 }
 
 /// To the host that follows, one that ended between two writes and one that ended before it heard of a write that landed leave the

@@ -51,10 +51,12 @@ impl Binaries {
             }
         };
         let found = Self { folder };
-        for name in ["etcd", "kube-apiserver"] {
+        // What controller tests usually download has no controller manager.
+        for name in ["etcd", "kube-apiserver", "kube-controller-manager"] {
             if found.path(name).is_none() {
                 bail!(
-                    "not run beside the real Kubernetes: no {name} in {}; `make kubernetes` builds it",
+                    "not run beside the real Kubernetes: no {name} in {}; `make kubernetes` builds it, and is found where \
+                     KUBEBUILDER_ASSETS is not set",
                     found.folder.display()
                 );
             }
@@ -136,8 +138,21 @@ impl Cluster {
             "--log-level=warn".to_owned(),
         ];
         std::fs::write(at("audit-policy.yaml"), AUDIT_POLICY)?;
-        let server = [
-            format!("--etcd-servers={}", local(store)),
+        self.start_process("etcd", &etcd)?;
+        self.start_server()?;
+        std::fs::write(
+            self.kubeconfig(),
+            self.kubeconfig_of(ADMINISTRATOR.0, ADMINISTRATOR.1)?,
+        )?;
+        let client = self.client().await?;
+        self.wait_ready(&client).await
+    }
+
+    /// Starts kube-apiserver, again after `stop_server`: on the port that it has had, on what is in etcd.
+    pub(crate) fn start_server(&mut self) -> Result<()> {
+        let at = |name: &str| self.folder.path().join(name).display().to_string();
+        let arguments = [
+            format!("--etcd-servers=http://127.0.0.1:{}", self.store),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--secure-port={}", self.port),
             format!("--tls-cert-file={}", at("server.crt")),
@@ -158,28 +173,21 @@ impl Cluster {
             "--endpoint-reconciler-type=none".to_owned(),
             "--allow-privileged=true".to_owned(),
         ];
-        let log = |name: &str| self.folder.path().join(format!("{name}.log"));
-        let processes = [
-            Process::start(
-                &self.binaries.demand("etcd")?,
-                &etcd,
-                self.folder.path(),
-                &log("etcd"),
-            )?,
-            Process::start(
-                &self.binaries.demand("kube-apiserver")?,
-                &server,
-                self.folder.path(),
-                &log("kube-apiserver"),
-            )?,
-        ];
-        self.processes.extend(processes);
-        std::fs::write(
-            self.kubeconfig(),
-            self.kubeconfig_of(ADMINISTRATOR.0, ADMINISTRATOR.1)?,
-        )?;
-        let client = self.client().await?;
-        self.wait_ready(&client).await
+        self.start_process("kube-apiserver", &arguments)
+    }
+
+    /// Ends kube-apiserver, without a word to those that it serves. Everything else of the cluster goes on.
+    pub(crate) fn stop_server(&mut self) {
+        self.processes
+            .retain(|process| process.name() != "kube-apiserver");
+    }
+
+    fn start_process(&mut self, name: &str, arguments: &[String]) -> Result<()> {
+        let (folder, program) = (self.folder.path(), self.binaries.demand(name)?);
+        let log = folder.join(format!("{name}.log"));
+        self.processes
+            .push(Process::start(&program, arguments, folder, &log)?);
+        Ok(())
     }
 
     async fn wait_ready(&mut self, client: &Client) -> Result<()> {
@@ -226,14 +234,7 @@ impl Cluster {
             "--controllers=*,bootstrap-signer-controller,token-cleaner-controller,-certificatesigningrequest-approving-controller"
                 .to_owned(),
         ];
-        let log = self.folder.path().join("kube-controller-manager.log");
-        self.processes.push(Process::start(
-            &self.binaries.demand("kube-controller-manager")?,
-            &arguments,
-            self.folder.path(),
-            &log,
-        )?);
-        Ok(())
+        self.start_process("kube-controller-manager", &arguments)
     }
 
     /// Starts kube-scheduler.
@@ -245,14 +246,7 @@ impl Cluster {
             "--bind-address=127.0.0.1".to_owned(),
             "--leader-elect=false".to_owned(),
         ];
-        let log = self.folder.path().join("kube-scheduler.log");
-        self.processes.push(Process::start(
-            &self.binaries.demand("kube-scheduler")?,
-            &arguments,
-            self.folder.path(),
-            &log,
-        )?);
-        Ok(())
+        self.start_process("kube-scheduler", &arguments)
     }
 
     /// Path of a kubeconfig of a part of the control plane, under its own name.

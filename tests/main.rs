@@ -27,4 +27,5 @@ mod scheduling;
 mod tidy;
 mod timeline;
 mod transcript;
+mod upgrade;
 mod user;

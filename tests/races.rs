@@ -14,6 +14,7 @@ use crate::crashes::{
 };
 use crate::harness::{Fault, History, World, eventually};
 
+mod budgets;
 mod changed;
 mod deletion;
 mod forestalled;

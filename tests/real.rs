@@ -4,6 +4,7 @@ mod joins;
 mod killed;
 mod kubelets;
 mod pods;
+mod restarted;
 mod rights;
 
 use std::collections::BTreeMap;

@@ -149,6 +149,7 @@ async fn main() -> Result<ExitCode> {
         }
     );
     host.end().await?;
+    left?;
     Ok(ExitCode::SUCCESS)
 }
 

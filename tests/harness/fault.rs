@@ -53,7 +53,9 @@ pub(crate) struct Fault {
     ends: Ends,
     /// The how many'th time (counted from one) the answer of the same method and path gets lost while the host lives on; zero for never.
     lost: usize,
-    /// How often each method and path was written so far.
+    /// Whether the first read of each path fails.
+    blind: bool,
+    /// How often each method and path was asked for so far.
     times: Mutex<HashMap<String, usize>>,
     meddling: Option<Meddling>,
     writes: AtomicUsize,
@@ -83,6 +85,14 @@ impl Fault {
         })
     }
 
+    /// The host lives on, and its first read of each path fails; watches do not.
+    pub(crate) fn blind_at_first() -> Arc<Self> {
+        Arc::new(Self {
+            blind: true,
+            ..Self::blank(Ends::Never)
+        })
+    }
+
     /// Somebody else moves around each write.
     pub(crate) fn meddled(meddling: Meddling) -> Arc<Self> {
         Arc::new(Self {
@@ -95,6 +105,7 @@ impl Fault {
         Self {
             ends,
             lost: 0,
+            blind: false,
             times: Mutex::default(),
             meddling: None,
             writes: AtomicUsize::new(0),
@@ -154,6 +165,14 @@ impl Fault {
         }
     }
 
+    /// The how many'th time (counted from one) this is asked for.
+    fn nth(&self, line: &str) -> usize {
+        let mut times = self.times.lock().unwrap();
+        let time = times.entry(line.to_owned()).or_default();
+        *time += 1;
+        *time
+    }
+
     /// One write of the host.
     pub(super) async fn write<T, E: Into<BoxError>>(
         &self,
@@ -169,12 +188,7 @@ impl Fault {
         if let Some(meddling) = &self.meddling {
             meddling(Moment::Before, &line).await;
         }
-        let time = {
-            let mut times = self.times.lock().unwrap();
-            let time = times.entry(line.clone()).or_default();
-            *time += 1;
-            *time
-        };
+        let time = self.nth(&line);
         let answer = write.await.map_err(Into::into);
         self.log.lock().unwrap().push(format!("{number} {line}"));
         if let Some(meddling) = &self.meddling {
@@ -286,6 +300,10 @@ where
                     .write(line, inner.call(request))
                     .await?
                     .map(Passing::at_once));
+            }
+            if fault.blind && !is_watch && fault.nth(&line) == 1 {
+                fault.strikes.fetch_add(1, Ordering::SeqCst);
+                return Err("it cannot be read just now".into());
             }
             let answer = inner.call(request).await.map_err(Into::into)?;
             Ok(if is_watch {

@@ -12,16 +12,18 @@ use hostler_cli::control_plane::{Clients, Embedded, cluster_of};
 use hostler_controllers::control_plane::{ControlPlane, TenantPlace};
 use hostler_lab::Network;
 use http::{Request, Response};
+use jiff::Timestamp;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Client;
 use kube::client::Body;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
 
 use super::installer;
 use super::real::{self, Real};
-use crate::kubernetes::ADMINISTRATOR;
+use crate::kubernetes::{ADMINISTRATOR, Cluster};
 
 /// Name of the platform's cluster.
 pub(crate) const PLATFORM: &str = "platform";
@@ -180,13 +182,40 @@ impl Stack {
             .unwrap_or_else(|| name.to_owned())
     }
 
-    /// The audit log of a real cluster so far.
-    pub(crate) fn audit_log(&self, name: &str) -> Option<String> {
-        match self {
-            Self::Embedded { .. } => None,
-            Self::Real(real) => real.with(&self.full(name), |one| {
-                std::fs::read_to_string(one.audit_log()).unwrap()
-            }),
+    /// The audit log of a real cluster, of requests since then: before that it had other users.
+    pub(crate) fn audit_log(&self, name: &str, since: Timestamp) -> Option<String> {
+        let Self::Real(real) = self else {
+            return None;
+        };
+        let log = real.with(&self.full(name), |one| {
+            std::fs::read_to_string(one.audit_log()).unwrap()
+        })?;
+        let is_since = |line: &&str| {
+            serde_json::from_str::<Value>(line)
+                .ok()
+                .and_then(|event| {
+                    event["requestReceivedTimestamp"]
+                        .as_str()?
+                        .parse::<Timestamp>()
+                        .ok()
+                })
+                .is_some_and(|received| received >= since)
+        };
+        Some(
+            log.lines()
+                .filter(is_since)
+                .map(|line| format!("{line}\n"))
+                .collect(),
+        )
+    }
+
+    /// Ends the API server of a real cluster, for so long, and starts it again.
+    pub(crate) async fn without_server(&self, name: &str, pause: Duration) {
+        if let Self::Real(real) = self {
+            let name = self.full(name);
+            real.with(&name, Cluster::stop_server).unwrap();
+            tokio::time::sleep(pause).await;
+            real.with(&name, |one| one.start_server().unwrap()).unwrap();
         }
     }
 

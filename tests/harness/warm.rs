@@ -65,6 +65,17 @@ fn compiled(directories: &[PathBuf]) -> PathBuf {
         });
         compiling.join().unwrap();
     });
+    let of_kind = |folder: &Path, kind: &str| {
+        let files = std::fs::read_dir(folder).unwrap().flatten();
+        files
+            .filter(|file| file.path().extension().is_some_and(|found| found == kind))
+            .count()
+    };
+    assert_eq!(
+        of_kind(&fresh.path().join(COMPILED), "cwasm"),
+        of_kind(&plugins, "wasm"),
+        "what is kept is all of it"
+    );
     // Where another process was faster, its directory is as good.
     match std::fs::rename(fresh.path(), &kept) {
         Err(error) if !kept.exists() => panic!("{}: {error}", kept.display()),

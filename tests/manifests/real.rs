@@ -12,7 +12,9 @@ use hostler_cli::wire;
 use hostler_lab::{Lab, Network};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::api::flowcontrol::v1::FlowSchema;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::client::Body;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -447,4 +449,24 @@ async fn the_host_uses_every_right_that_it_is_given_and_lacks_none() {
         &EXCEPTIONS,
     );
     assert!(difference.is_none(), "{difference:#?}");
+
+    let of = async |path: &str| flow_of(&stage, path).await;
+    assert_eq!(of("/apis/management.loft.sh/v1/nodeclaims").await, "hostler");
+    let lease = format!("/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/hostler");
+    assert_eq!(of(&lease).await, "hostler-leases");
+}
+
+/// Name of the FlowSchema by which the API server lets a request of the host's account wait.
+async fn flow_of(stage: &Stage, path: &str) -> String {
+    let account = stage.cluster.client_for(ACCOUNT, None).unwrap();
+    let request = http::Request::get(path).body(Body::empty()).unwrap();
+    let answer = account.send(request).await.unwrap();
+    let uid = answer.headers()["x-kubernetes-pf-flowschema-uid"]
+        .to_str()
+        .unwrap()
+        .to_owned();
+    let flows: Api<FlowSchema> = Api::all(stage.client.clone());
+    let flows = flows.list(&ListParams::default()).await.unwrap();
+    let flow = flows.iter().find(|flow| flow.uid().as_ref() == Some(&uid));
+    flow.map(ResourceExt::name_any).unwrap_or(uid)
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hostler_controllers::Settings;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -25,6 +26,7 @@ const EXCEPTIONS: [Exception; 1] = [Exception {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs real clusters: make real"]
 async fn the_host_uses_every_right_that_it_has_in_a_tenant_and_asks_for_no_other() {
+    let begun = Timestamp::now();
     let mut lab = hostler_lab::Options::instant();
     // A token whose half is over while its machine boots is moved forward.
     lab.times.boot = Duration::from_secs(20);
@@ -74,9 +76,18 @@ async fn the_host_uses_every_right_that_it_has_in_a_tenant_and_asks_for_no_other
     })
     .await;
     let log = world.folder.path().join("audit.log");
-    std::fs::write(&log, world.stack.audit_log("one").unwrap()).unwrap();
     let rights = hostler_cli::manifests::tenant_part(USER).unwrap();
-    let difference = compare(&granted(&rights.objects, USER), &used(&log, USER), &EXCEPTIONS);
-    assert!(difference.is_none(), "{difference:#?}");
+    let granted = granted(&rights.objects, USER);
+    // The log is written behind the answers.
+    eventually("every right is used, and no other", || async {
+        std::fs::write(&log, world.stack.audit_log("one", begun).unwrap()).unwrap();
+        let difference = compare(&granted, &used(&log, USER), &EXCEPTIONS);
+        if difference.is_none() {
+            Ok(())
+        } else {
+            Err(format!("{difference:#?}"))
+        }
+    })
+    .await;
     host.stop().await;
 }

@@ -12,6 +12,7 @@ pub mod manifests;
 mod plugin;
 mod probes;
 mod run;
+mod served;
 mod telemetry;
 pub mod wire;
 

@@ -4,7 +4,6 @@
 //! What it needs from outside may come later, go away and come back: it waits, says for what, and is not ready meanwhile. Told to stop, it
 //! ends its turns, gives the lease up and ends with 0; deposed, it writes nothing more and ends with 1, to be started anew as a candidate.
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +18,15 @@ use tokio_util::sync::CancellationToken;
 use crate::args::RunOptions;
 use crate::leader::{self, Ended};
 use crate::probes::{Probes, Stage};
-use crate::{client, telemetry, wire};
+use crate::served::Look;
+use crate::{client, served, telemetry, wire};
 
 /// Time between two looks for what is not there yet.
 const LOOK: Duration = Duration::from_secs(1);
 /// Looks between two lines about it.
 const TELL: u32 = 30;
+/// Looks within which an API that serves kinds describes them, if it ever does: a real one looks for new ones each second.
+const DESCRIBED_WITHIN: u32 = 10;
 
 pub(crate) async fn main(options: RunOptions) -> anyhow::Result<ExitCode> {
     telemetry::to_stderr(&options.log)?;
@@ -97,7 +99,7 @@ pub(crate) async fn main(options: RunOptions) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Waits for the API server, and for the kinds that everything here is about.
+/// Waits for the API server, and for the kinds that everything here is about, as this host knows them.
 async fn prepare(client: &Client, probes: &Probes, install: bool) -> anyhow::Result<()> {
     let mut looks = 0;
     while let Err(error) = client.apiserver_version().await {
@@ -106,58 +108,40 @@ async fn prepare(client: &Client, probes: &Probes, install: bool) -> anyhow::Res
     if install {
         return wire::install(client, hostler_api::all_crds()).await;
     }
-    let mut looks = 0;
+    let definitions = hostler_api::all_crds();
+    let (mut looks, mut silent) = (0, 0);
     loop {
-        let missing = match missing(client).await {
-            Ok(missing) if missing.is_empty() => return Ok(()),
-            Ok(missing) => missing.join(", "),
+        let why = match served::look(client, &definitions).await {
+            Ok(Look { missing, .. }) if !missing.is_empty() => missing.join("; "),
+            Ok(look) if look.silent.is_empty() => return Ok(()),
+            Ok(look) => {
+                let undescribed = look.silent.join(", ");
+                if silent == DESCRIBED_WITHIN {
+                    tracing::warn!(
+                        undescribed,
+                        "the API does not describe its kinds, so whether it knows all fields is not known"
+                    );
+                    return Ok(());
+                }
+                silent += 1;
+                format!("{undescribed} (not described yet)")
+            }
             Err(error) => error.to_string(),
         };
-        let what = "kinds that the API does not serve; apply what `hostler crds` prints, or start with --install-crds";
-        wait(probes, &mut looks, what, &missing).await;
+        let what = "kinds and fields that the API does not serve; apply what `hostler crds` prints, or start with --install-crds";
+        wait(probes, &mut looks, what, &why).await;
     }
 }
 
 async fn wait(probes: &Probes, looks: &mut u32, what: &str, why: &str) {
     if looks.is_multiple_of(TELL) {
         tracing::warn!(why, "waiting for {what}");
+    } else {
+        tracing::debug!(why, "still waiting for {what}");
     }
     *looks += 1;
     probes.set(Stage::Waiting(format!("{what}: {why}")));
     tokio::time::sleep(LOOK).await;
-}
-
-/// Our kinds that are not served, as `plural.group`.
-async fn missing(client: &Client) -> kube::Result<Vec<String>> {
-    let definitions = hostler_api::all_crds();
-    let mut missing = Vec::new();
-    let versions: BTreeSet<String> = definitions
-        .iter()
-        .flat_map(|crd| {
-            crd.spec
-                .versions
-                .iter()
-                .filter(|version| version.served)
-                .map(|version| format!("{}/{}", crd.spec.group, version.name))
-        })
-        .collect();
-    for version in versions {
-        let served: BTreeSet<String> = match client.list_api_group_resources(&version).await {
-            Ok(list) => list.resources.into_iter().map(|one| one.name).collect(),
-            Err(kube::Error::Api(status)) if status.code == 404 => BTreeSet::new(),
-            Err(error) => return Err(error),
-        };
-        let wanted = definitions
-            .iter()
-            .filter(|crd| version.starts_with(&format!("{}/", crd.spec.group)))
-            .map(|crd| &crd.spec.names.plural);
-        missing.extend(
-            wanted
-                .filter(|plural| !served.contains(*plural))
-                .map(|plural| format!("{plural} ({version})")),
-        );
-    }
-    Ok(missing)
 }
 
 /// A token that Ctrl-C and SIGTERM cancel.

@@ -14,6 +14,7 @@ pub(crate) mod kinds;
 mod look;
 mod node;
 mod observe;
+mod pods;
 mod release;
 mod report;
 mod sweep;

@@ -193,19 +193,20 @@ pub async fn decide(
     Ok(())
 }
 
-/// Asks a pod to leave its node. A pod that is gone, and one that a disruption budget keeps for now, are no errors.
+/// Asks a pod to leave its node: false where a disruption budget keeps it for now. A pod that is gone has left.
 ///
 /// # Errors
 /// `Error::Api` and `Error::Timeout`.
-pub async fn evict(pods: &Api<Pod>, name: &str) -> Result<()> {
+pub async fn evict(pods: &Api<Pod>, name: &str) -> Result<bool> {
     match within(
         format!("evicting pod {name}"),
         pods.evict(name, &EvictParams::default()),
     )
     .await
     {
-        Err(Error::Api { source, .. }) if matches!(code(&source), Some(404 | 429)) => Ok(()),
-        other => other.map(drop),
+        Err(Error::Api { source, .. }) if code(&source) == Some(404) => Ok(true),
+        Err(Error::Api { source, .. }) if code(&source) == Some(429) => Ok(false),
+        other => other.map(|_| true),
     }
 }
 

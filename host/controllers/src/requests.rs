@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use kube::Client;
@@ -234,7 +235,8 @@ where
         drop(place);
         let took = Some(began.elapsed());
         way.metrics.request(way.target, verb, code(&answer), took);
-        match answer.as_ref().ok().and_then(pause) {
+        let full = answer.as_ref().ok().filter(|answer| !keeps_a_pod(&parts, answer));
+        match full.and_then(pause) {
             Some(pause) => way.close_for(pause),
             None => return answer,
         }
@@ -260,6 +262,15 @@ fn code<B>(answer: &Result<Response<B>, BoxError>) -> String {
         Ok(answer) => answer.status().as_u16().to_string(),
         Err(_) => "none".to_owned(),
     }
+}
+
+/// Whether an answer says that a pod may not leave now. That is a 429, too, and it may ask for seconds, but it is about the pod and not about
+/// the API: a Status, where an API that is full answers in plain text.
+/// Source: `pkg/registry/core/pod/storage/eviction.go` and `pkg/server/filters/priority-and-fairness.go` of Kubernetes 1.36.
+fn keeps_a_pod<B>(request: &Parts, answer: &Response<B>) -> bool {
+    let media = answer.headers().get(http::header::CONTENT_TYPE);
+    let is_status = media.is_some_and(|media| media.as_bytes().starts_with(b"application/json"));
+    is_status && request.uri.path().ends_with("/eviction")
 }
 
 /// How long to stay away, where the API says so.
@@ -449,6 +460,32 @@ mod tests {
         assert_eq!(arrived.load(Ordering::SeqCst), 1, "asked before the time");
         way.call(request(Method::GET, "/d")).await.unwrap();
         assert!(began.elapsed() >= Duration::from_secs(30));
+    }
+
+    #[rstest]
+    #[case::about_the_pod("application/json", 1, StatusCode::TOO_MANY_REQUESTS, 0)]
+    #[case::about_the_api("text/plain; charset=utf-8", 2, StatusCode::OK, 3)]
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_that_may_not_leave_keeps_nobody_from_the_api(
+        #[case] media: &'static str,
+        #[case] sent: usize,
+        #[case] status: StatusCode,
+        #[case] seconds: u64,
+    ) {
+        let busy = busy(1, Some("3"));
+        let answer = move |number| {
+            let mut answer = busy(number);
+            let media = http::HeaderValue::from_static(media);
+            answer.headers_mut().insert(http::header::CONTENT_TYPE, media);
+            answer
+        };
+        let (mut way, arrived) = guarded(Fence::open(), 1, answer, Duration::ZERO);
+        let began = Instant::now();
+        let eviction = request(Method::POST, "/api/v1/namespaces/shop/pods/web/eviction");
+        assert_eq!(way.call(eviction).await.unwrap().status(), status);
+        assert_eq!(arrived.load(Ordering::SeqCst), sent);
+        way.call(request(Method::GET, "/api/v1/nodes")).await.unwrap();
+        assert_eq!(began.elapsed().as_secs(), seconds);
     }
 
     #[tokio::test(start_paused = true)]

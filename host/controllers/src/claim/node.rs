@@ -12,11 +12,11 @@ use hostler_core::seams::Reason;
 use hostler_core::values::Grace;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
-use kube::core::PartialObjectMeta;
 use kube::runtime::controller::Action;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 
+use super::pods::{self, Leaving, must_leave};
 use super::{POLL, Turn};
 use crate::control_plane::TenantApi;
 use crate::error::{Error, Result};
@@ -206,7 +206,7 @@ impl Turn<'_> {
             deletion: self.ctx.settings.node_deletion_cap,
         };
         let tenant = self.tenant(&frozen);
-        let (sight, pods) = self.node_sight(&frozen, tenant.as_ref()).await;
+        let (sight, leaving) = self.node_sight(&frozen, tenant.as_ref()).await;
         let next = lifecycle::drain(sight, started, self.ctx.clock.now(), patience);
         match (next, tenant) {
             (Drain::Done(left), _) => {
@@ -222,7 +222,7 @@ impl Turn<'_> {
             }
             (step, Some(tenant)) => {
                 // The tenant's API may fail between the look and the write: that, too, is waited for no longer than the cap.
-                if let Err(error) = self.drain_step(step, &tenant, &pods).await {
+                if let Err(error) = self.drain_step(step, &tenant, &leaving).await {
                     tracing::debug!(claim = self.name(), error = %error, "draining goes on later");
                 }
                 Ok(Action::requeue(POLL / 4))
@@ -230,7 +230,7 @@ impl Turn<'_> {
         }
     }
 
-    async fn drain_step(&mut self, step: Drain, tenant: &TenantApi, pods: &[Leaving]) -> Result<()> {
+    async fn drain_step(&mut self, step: Drain, tenant: &TenantApi, leaving: &[Leaving]) -> Result<()> {
         let name = self.status.node_name.clone().unwrap_or_default();
         let nodes: Api<Node> = Api::all(tenant.client.clone());
         match step {
@@ -250,14 +250,10 @@ impl Turn<'_> {
                 .await?;
             }
             Drain::Evict => {
-                self.destroying(&Reason::new(
-                    "Draining",
-                    format!("{} pods are still to leave the node", pods.len()),
-                ));
-                for pod in pods.iter().filter(|pod| pod.meta().deletion_timestamp.is_none()) {
-                    let all: Api<Pod> =
-                        Api::namespaced(tenant.client.clone(), &pod.namespace().unwrap_or_default());
-                    patch::evict(&all, &pod.name_any()).await?;
+                let still = format!("{} pods are still to leave the node", leaving.len());
+                self.destroying(&Reason::new("Draining", &still));
+                if let Some(why) = pods::evict(tenant, leaving).await? {
+                    self.destroying(&Reason::new("Draining", format!("{still}; {why}")));
                 }
             }
             Drain::Delete => {
@@ -372,17 +368,4 @@ impl Turn<'_> {
         }
         memory.approved_request.is_some()
     }
-}
-
-/// A pod that is to leave.
-type Leaving = PartialObjectMeta<Pod>;
-
-/// Whether a pod that runs holds up a drain: what belongs to the node itself does not.
-fn must_leave(pod: &Leaving) -> bool {
-    let is_mirror = pod.annotations().contains_key("kubernetes.io/config.mirror");
-    let is_daemon = pod
-        .owner_references()
-        .iter()
-        .any(|owner| owner.kind == "DaemonSet" && owner.controller == Some(true));
-    !is_mirror && !is_daemon
 }

@@ -432,6 +432,52 @@ async fn a_node_name_that_is_taken_orders_nothing() {
     host.kill().await;
 }
 
+/// A kubelet may die on a machine that is well: that is told, with its time, for those who repair.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_becomes_of_its_node_is_told_by_a_claim() {
+    let world = World::open().await;
+    let machine = world.register("m1", json!({"online": false})).await;
+    let host = world.start(Mood::Honest, ENDLESS).await;
+    world.claim("one-aaaaa", &machine).await;
+    world.phase("one-aaaaa", "Available").await;
+    let nodes: Api<Node> = Api::all(world.tenant.clone());
+    let kubelet_says = async |ready: &str| {
+        let change = json!({"status": {"conditions": [{"type": "Ready", "status": ready}]}});
+        nodes
+            .patch_status("m1", &PatchParams::default(), &Patch::Merge(&change))
+            .await
+            .unwrap();
+    };
+    let joined = async |reason: &str| {
+        let status = world.reason("one-aaaaa", "Joined", reason).await.status.unwrap();
+        hostler_api::conditions::find(&status.conditions, "Joined")
+            .unwrap()
+            .clone()
+    };
+    let first = joined("Joined").await;
+    kubelet_says("Unknown").await;
+    let lost = joined("NodeNotReady").await;
+    assert!(lost.last_transition_time >= first.last_transition_time);
+    assert_ne!(lost.status, first.status);
+    kubelet_says("True").await;
+    joined("Joined").await;
+    nodes.delete("m1", &DeleteParams::default()).await.unwrap();
+    let missing = joined("NodeMissing").await;
+    let told = missing.message.unwrap_or_default();
+    assert!(
+        told.contains("restart its kubelet, or delete the claim"),
+        "{told}"
+    );
+    assert!(
+        loan::holder(&world.machine("m1").await).is_some(),
+        "nothing is given up for that"
+    );
+    world.delete_claim("one-aaaaa").await;
+    world.gone("one-aaaaa").await;
+    assert!(loan::holder(&world.machine("m1").await).is_none());
+    host.kill().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_registered_anew_is_another_one() {
     let world = World::open().await;

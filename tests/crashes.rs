@@ -410,9 +410,18 @@ async fn a_tenant_comes_and_goes_and_leaves_the_hosts_as_they_were() {
 async fn a_host_whose_first_read_of_anything_fails_goes_on() {
     let (out, back) = (Fault::blind_at_first(), Fault::blind_at_first());
     life(out.clone(), back.clone()).await;
+    let failed = |way: &Fault, part: &str| {
+        let log = way.log();
+        let reads = log
+            .iter()
+            .filter(|line| line.starts_with("GET ") && line.contains(part));
+        reads.count()
+    };
+    // Not only lists of caches, but what a turn looks at; nodes on the way out alone, since all of a tenant that goes goes.
+    assert!(failed(&out, "/nodes/bare-metal-") > 0, "{:?}", out.log());
     for way in [out, back] {
-        let failed = way.strikes();
-        assert!(failed > LEAST_READ, "only {failed} reads failed");
+        assert!(failed(&way, "/") > LEAST_READ, "{:?}", way.log());
+        assert!(failed(&way, "/baremetalhosts/bare-metal-") > 0, "{:?}", way.log());
     }
 }
 

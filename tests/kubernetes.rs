@@ -182,6 +182,24 @@ impl Cluster {
             .retain(|process| process.name() != "kube-apiserver");
     }
 
+    /// Starts kube-apiserver if it does not run.
+    pub(crate) fn keep_server(&mut self) -> Result<()> {
+        if self.is_whole() {
+            return Ok(());
+        }
+        self.stop_server();
+        self.start_server()
+    }
+
+    /// Whether kube-apiserver runs.
+    pub(crate) fn is_whole(&mut self) -> bool {
+        let mut servers = self
+            .processes
+            .iter_mut()
+            .filter(|process| process.name() == "kube-apiserver");
+        servers.any(|server| matches!(server.ended(), Ok(None)))
+    }
+
     fn start_process(&mut self, name: &str, arguments: &[String]) -> Result<()> {
         let (folder, program) = (self.folder.path(), self.binaries.demand(name)?);
         let log = folder.join(format!("{name}.log"));

@@ -21,7 +21,7 @@ pub(crate) trait Strikes: Send + Sync {
     /// Whether what was to happen to the host has happened.
     fn has_struck(&self) -> bool;
 
-    /// Method and path of each write so far.
+    /// Method and path of each write so far, and of each read that failed.
     fn log(&self) -> Vec<String>;
 }
 
@@ -282,6 +282,7 @@ where
         let path = request.uri().path().to_owned();
         // Events are told, not state: a host that ends between two of them is in no new place.
         let is_write = !matches!(*request.method(), Method::GET | Method::HEAD) && !path.ends_with("/events");
+        let is_get = *request.method() == Method::GET;
         let is_watch = request
             .uri()
             .query()
@@ -301,8 +302,9 @@ where
                     .await?
                     .map(Passing::at_once));
             }
-            if fault.blind && !is_watch && fault.nth(&line) == 1 {
+            if fault.blind && is_get && !is_watch && fault.nth(&line) == 1 {
                 fault.strikes.fetch_add(1, Ordering::SeqCst);
+                fault.log.lock().unwrap().push(line);
                 return Err("it cannot be read just now".into());
             }
             let answer = inner.call(request).await.map_err(Into::into)?;

@@ -68,8 +68,11 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let cluster = self.cluster.lock().unwrap().take();
-        SHELVES[self.shelf as usize].lock().unwrap().extend(cluster);
+        // One whose API server did not come back is nobody's any more.
+        let mut cluster = self.cluster.lock().unwrap().take();
+        if cluster.as_mut().is_some_and(Cluster::is_whole) {
+            SHELVES[self.shelf as usize].lock().unwrap().extend(cluster);
+        }
     }
 }
 

@@ -21,8 +21,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
 
-use super::installer;
 use super::real::{self, Real};
+use super::{eventually, installer};
 use crate::kubernetes::{ADMINISTRATOR, Cluster};
 
 /// Name of the platform's cluster.
@@ -209,14 +209,23 @@ impl Stack {
         )
     }
 
-    /// Ends the API server of a real cluster, for so long, and starts it again.
+    /// Ends the API server of a real cluster, for so long, and starts it again until it answers.
     pub(crate) async fn without_server(&self, name: &str, pause: Duration) {
-        if let Self::Real(real) = self {
-            let name = self.full(name);
-            real.with(&name, Cluster::stop_server).unwrap();
-            tokio::time::sleep(pause).await;
-            real.with(&name, |one| one.start_server().unwrap()).unwrap();
-        }
+        let Self::Real(real) = self else { return };
+        let name = self.full(name);
+        real.with(&name, Cluster::stop_server).unwrap();
+        tokio::time::sleep(pause).await;
+        let client = self.administrator(&name);
+        eventually("the API server is back", || async {
+            // Its port was nobody's for a while: who has it now may let it go.
+            real.with(&name, Cluster::keep_server)
+                .unwrap()
+                .map_err(|error| error.to_string())?;
+            let ready = Request::get("/readyz").body(Vec::new()).unwrap();
+            let answer = client.request_text(ready).await;
+            answer.map(drop).map_err(|error| error.to_string())
+        })
+        .await;
     }
 
     /// Starts kwok beside a real cluster.

@@ -42,7 +42,12 @@ impl Process {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        let output = File::create(log).with_context(|| format!("log of {name}"))?;
+        // One that is started again goes on in the same file.
+        let output = File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .with_context(|| format!("log of {name}"))?;
         let mut guard = Command::new("sh")
             .args(["-c", GUARD, "guard"])
             .arg(folder)

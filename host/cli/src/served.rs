@@ -22,7 +22,7 @@ const COMMON: [&str; 3] = ["apiVersion", "kind", "metadata"];
 pub(crate) struct Look {
     /// Kinds that are not served, as `nodeclaims.management.loft.sh/v1`, and those without some fields, with the fields.
     pub(crate) missing: Vec<String>,
-    /// Groups and versions that are served and not described: not yet, or never where there is no OpenAPI 3.
+    /// What is served and not described: not yet, or never where there is no OpenAPI 3, or not to us.
     pub(crate) silent: Vec<String>,
 }
 
@@ -40,7 +40,8 @@ pub(crate) async fn look(client: &Client, definitions: &[CustomResourceDefinitio
     for (version, kinds) in versions {
         let served = match client.list_api_group_resources(&version).await {
             Ok(list) => list.resources,
-            Err(error) if is_no(&error) => Vec::new(),
+            // By its code: a real server says so in plain text, which has no reason.
+            Err(kube::Error::Api(status)) if status.code == 404 => Vec::new(),
             Err(error) => return Err(error),
         };
         let (there, absent): (Vec<_>, Vec<_>) = kinds
@@ -51,11 +52,15 @@ pub(crate) async fn look(client: &Client, definitions: &[CustomResourceDefinitio
             continue;
         }
         match description(client, &version).await {
-            Ok(description) => look
-                .missing
-                .extend(there.iter().filter_map(|kind| kind.lacks(&description))),
-            Err(error) if is_no(&error) => look.silent.push(version),
-            Err(error) => return Err(error),
+            Ok(description) => {
+                for kind in there {
+                    kind.judge(&description, &mut look);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(version, error = %error, "the API does not describe its kinds");
+                look.silent.push(version);
+            }
         }
     }
     Ok(look)
@@ -68,11 +73,6 @@ async fn description(client: &Client, version: &str) -> kube::Result<Value> {
         .body(Vec::new())
         .map_err(kube::Error::HttpError)?;
     client.request(request).await
-}
-
-/// Whether the answer is that there is no such thing for us. By its code: a real server says so in plain text here, which has no reason.
-fn is_no(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if matches!(status.code, 403 | 404 | 406))
 }
 
 /// One served version of a kind of ours.
@@ -100,19 +100,24 @@ impl<'a> Kind<'a> {
         )
     }
 
-    /// Itself with the fields that a server of this description does not know, if there are any.
-    fn lacks(&self, description: &Value) -> Option<String> {
-        let ours = self.version.schema.as_ref()?.open_api_v3_schema.as_ref()?;
+    /// Notes what a server of this description does not know of it.
+    fn judge(&self, description: &Value, look: &mut Look) {
+        let schema = self.version.schema.as_ref();
+        let Some(ours) = schema.and_then(|schema| schema.open_api_v3_schema.as_ref()) else {
+            return;
+        };
         let ours = serde_json::to_value(ours).expect("a schema is JSON");
         let schemas = &description["components"]["schemas"];
         let mut known = schemas.as_object().into_iter().flat_map(serde_json::Map::values);
-        // A definition is served a moment before it is described.
         let Some(theirs) = known.find(|schema| self.is_of(schema)) else {
-            return Some(format!("{} (not described yet)", self.title()));
+            return look.silent.push(self.title());
         };
         let mut fields = Vec::new();
         collect_absent(&ours, theirs, schemas, "", &mut fields);
-        (!fields.is_empty()).then(|| format!("{} without {}", self.title(), fields.join(", ")))
+        if !fields.is_empty() {
+            let fields = fields.join(", ");
+            look.missing.push(format!("{} without {fields}", self.title()));
+        }
     }
 
     fn is_of(&self, schema: &Value) -> bool {
@@ -222,7 +227,7 @@ mod tests {
     #[case::no_description(Some(resources()), None, &[], &["management.loft.sh/v1"])]
     #[case::not_described_yet(
         Some(resources()), Some(json!({"components": {"schemas": {}}})),
-        &["nodeclaims.management.loft.sh/v1 (not described yet)"], &[]
+        &[], &["nodeclaims.management.loft.sh/v1"]
     )]
     #[case::without_a_part(
         Some(resources()),

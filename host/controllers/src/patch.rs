@@ -6,16 +6,14 @@ use std::future::Future;
 use hostler_api::names::FIELD_MANAGER;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{
-    DeleteParams, EvictParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
-};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
 use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result, code};
-use crate::requests::PATIENCE;
+use crate::requests::{self, PATIENCE};
 
 /// What a create found.
 pub enum Created<K> {
@@ -193,20 +191,35 @@ pub async fn decide(
     Ok(())
 }
 
-/// Asks a pod to leave its node: false where a disruption budget keeps it for now. A pod that is gone has left.
+/// What becomes of a pod that is asked to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// It leaves, or has left.
+    Leaves,
+    /// A disruption budget keeps it for now.
+    Kept,
+}
+
+/// Asks a pod to leave its node, if it still is the one that was seen there.
 ///
 /// # Errors
 /// `Error::Api` and `Error::Timeout`.
-pub async fn evict(pods: &Api<Pod>, name: &str) -> Result<bool> {
-    match within(
-        format!("evicting pod {name}"),
-        pods.evict(name, &EvictParams::default()),
-    )
-    .await
-    {
-        Err(Error::Api { source, .. }) if code(&source) == Some(404) => Ok(true),
-        Err(Error::Api { source, .. }) if code(&source) == Some(429) => Ok(false),
-        other => other.map(|_| true),
+pub async fn evict(pods: &Api<Pod>, name: &str, uid: &str) -> Result<Eviction> {
+    let body = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": name },
+        "deleteOptions": { "preconditions": { "uid": uid } },
+    });
+    let options = PostParams::default();
+    let asked = pods.create_subresource::<_, Value>("eviction", name, &options, &body);
+    match within(format!("evicting pod {name}"), asked).await {
+        Ok(_) => Ok(Eviction::Leaves),
+        // Gone, or another one of its name, which may be elsewhere.
+        Err(Error::Api { source, .. }) if matches!(code(&source), Some(404 | 409)) => Ok(Eviction::Leaves),
+        Err(Error::Api {
+            source: kube::Error::Api(status),
+            ..
+        }) if requests::keeps_a_pod(&status) => Ok(Eviction::Kept),
+        Err(error) => Err(error),
     }
 }
 

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
+use kube::core::Status;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tower::{BoxError, Service};
@@ -235,26 +236,26 @@ where
         drop(place);
         let took = Some(began.elapsed());
         way.metrics.request(way.target, verb, code(&answer), took);
-        let full = answer.as_ref().ok().filter(|answer| !keeps_a_pod(&parts, answer));
-        match full.and_then(pause) {
-            Some(pause) => way.close_for(pause),
-            None => return answer,
+        let full = answer.as_ref().ok().filter(|answer| !is_about_a_pod(answer));
+        let pause = full.and_then(pause);
+        if let Some(pause) = pause {
+            way.close_for(pause);
         }
-        if tries == TRIES {
-            return answer;
+        if pause.is_none() || tries == TRIES {
+            return answer.map(|answer| answer.map(Body::from));
         }
     }
 }
 
 /// Sends a request and reads all of its answer: what is bounded in time is the whole of it.
-async fn whole<S>(mut inner: S, request: Request<Body>) -> Result<Response<Body>, BoxError>
+async fn whole<S>(mut inner: S, request: Request<Body>) -> Result<Response<Bytes>, BoxError>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
     S::Error: Into<BoxError>,
 {
     let (parts, body) = inner.call(request).await.map_err(Into::into)?.into_parts();
     let body = body.collect().await?.to_bytes();
-    Ok(Response::from_parts(parts, Body::from(body)))
+    Ok(Response::from_parts(parts, body))
 }
 
 fn code<B>(answer: &Result<Response<B>, BoxError>) -> String {
@@ -264,13 +265,18 @@ fn code<B>(answer: &Result<Response<B>, BoxError>) -> String {
     }
 }
 
-/// Whether an answer says that a pod may not leave now. That is a 429, too, and it may ask for seconds, but it is about the pod and not about
-/// the API: a Status, where an API that is full answers in plain text.
+/// Whether an answer says that a disruption budget keeps a pod. That is a 429, too, and it may ask for seconds, but it is about the pod and not
+/// about the API: it has the budget as a cause, where an API that is full answers in plain text.
 /// Source: `pkg/registry/core/pod/storage/eviction.go` and `pkg/server/filters/priority-and-fairness.go` of Kubernetes 1.36.
-fn keeps_a_pod<B>(request: &Parts, answer: &Response<B>) -> bool {
-    let media = answer.headers().get(http::header::CONTENT_TYPE);
-    let is_status = media.is_some_and(|media| media.as_bytes().starts_with(b"application/json"));
-    is_status && request.uri.path().ends_with("/eviction")
+fn is_about_a_pod(answer: &Response<Bytes>) -> bool {
+    answer.status() == StatusCode::TOO_MANY_REQUESTS
+        && serde_json::from_slice::<Status>(answer.body()).is_ok_and(|status| keeps_a_pod(&status))
+}
+
+/// The same of a Status.
+pub(crate) fn keeps_a_pod(status: &Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.into_iter().any(|cause| cause.reason == "DisruptionBudget")
 }
 
 /// How long to stay away, where the API says so.
@@ -463,22 +469,28 @@ mod tests {
     }
 
     #[rstest]
-    #[case::about_the_pod("application/json", 1, StatusCode::TOO_MANY_REQUESTS, 0)]
-    #[case::about_the_api("text/plain; charset=utf-8", 2, StatusCode::OK, 3)]
+    #[case::about_the_pod(
+        r#"{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 429, "reason": "TooManyRequests", "metadata": {},
+            "message": "Cannot evict pod as it would violate the pod's disruption budget.",
+            "details": {"retryAfterSeconds": 3, "causes": [{"reason": "DisruptionBudget", "message": "web needs 1"}]}}"#,
+        1, StatusCode::TOO_MANY_REQUESTS, 0
+    )]
+    #[case::about_the_api("Too many requests, please try again later.", 2, StatusCode::OK, 3)]
+    #[case::of_a_gateway(
+        r#"{"kind": "Status", "code": 429, "message": "slow down"}"#,
+        2,
+        StatusCode::OK,
+        3
+    )]
     #[tokio::test(start_paused = true)]
     async fn a_pod_that_may_not_leave_keeps_nobody_from_the_api(
-        #[case] media: &'static str,
+        #[case] body: &'static str,
         #[case] sent: usize,
         #[case] status: StatusCode,
         #[case] seconds: u64,
     ) {
         let busy = busy(1, Some("3"));
-        let answer = move |number| {
-            let mut answer = busy(number);
-            let media = http::HeaderValue::from_static(media);
-            answer.headers_mut().insert(http::header::CONTENT_TYPE, media);
-            answer
-        };
+        let answer = move |number| busy(number).map(|_| Body::from(body.as_bytes().to_vec()));
         let (mut way, arrived) = guarded(Fence::open(), 1, answer, Duration::ZERO);
         let began = Instant::now();
         let eviction = request(Method::POST, "/api/v1/namespaces/shop/pods/web/eviction");

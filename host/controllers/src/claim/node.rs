@@ -222,15 +222,17 @@ impl Turn<'_> {
             }
             (step, Some(tenant)) => {
                 // The tenant's API may fail between the look and the write: that, too, is waited for no longer than the cap.
-                if let Err(error) = self.drain_step(step, &tenant, &leaving).await {
+                let again = self.drain_step(step, &tenant, &leaving).await;
+                Ok(Action::requeue(again.unwrap_or_else(|error| {
                     tracing::debug!(claim = self.name(), error = %error, "draining goes on later");
-                }
-                Ok(Action::requeue(POLL / 4))
+                    POLL / 4
+                })))
             }
         }
     }
 
-    async fn drain_step(&mut self, step: Drain, tenant: &TenantApi, leaving: &[Leaving]) -> Result<()> {
+    /// Takes one step; when the next one is due.
+    async fn drain_step(&mut self, step: Drain, tenant: &TenantApi, leaving: &[Leaving]) -> Result<Duration> {
         let name = self.status.node_name.clone().unwrap_or_default();
         let nodes: Api<Node> = Api::all(tenant.client.clone());
         match step {
@@ -238,7 +240,7 @@ impl Turn<'_> {
                 self.destroying(&Reason::new("Draining", "the node takes no new pods"));
                 let Some(node) = patch::within(format!("reading Node {name}"), nodes.get_opt(&name)).await?
                 else {
-                    return Ok(());
+                    return Ok(POLL / 4);
                 };
                 let version = node.resource_version().unwrap_or_default();
                 patch::update(
@@ -252,21 +254,23 @@ impl Turn<'_> {
             Drain::Evict => {
                 let still = format!("{} pods are still to leave the node", leaving.len());
                 self.destroying(&Reason::new("Draining", &still));
-                if let Some(why) = pods::evict(tenant, leaving).await? {
+                let first = usize::try_from(self.ctx.clock.now().as_second()).unwrap_or_default();
+                if let Some(why) = pods::evict(tenant, leaving, first).await? {
                     self.destroying(&Reason::new("Draining", format!("{still}; {why}")));
+                    return Ok(pods::AGAIN);
                 }
             }
             Drain::Delete => {
                 self.destroying(&Reason::new("DeletingNode", "the node is deleted"));
                 let Some(node) = patch::within(format!("reading Node {name}"), nodes.get_opt(&name)).await?
                 else {
-                    return Ok(());
+                    return Ok(POLL / 4);
                 };
                 patch::delete(&nodes, &name, &node.uid().unwrap_or_default()).await?;
             }
             Drain::Wait | Drain::Done(_) => {}
         }
-        Ok(())
+        Ok(POLL / 4)
     }
 
     async fn left(&mut self, left: Left) {

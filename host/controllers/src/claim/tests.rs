@@ -448,7 +448,17 @@ async fn what_becomes_of_its_node_is_told_by_a_claim() {
             .await
             .unwrap();
     };
+    // The loop that watches nodes is not here; it wakes a claim by its node.
+    let wake = async |why: &str| {
+        let claims: Api<hostler_api::NodeClaim> = world.namespaced(PROJECT);
+        let change = json!({"metadata": {"annotations": {"example.com/woken": why}}});
+        claims
+            .patch("one-aaaaa", &PatchParams::default(), &Patch::Merge(&change))
+            .await
+            .unwrap();
+    };
     let joined = async |reason: &str| {
+        wake(reason).await;
         let status = world.reason("one-aaaaa", "Joined", reason).await.status.unwrap();
         hostler_api::conditions::find(&status.conditions, "Joined")
             .unwrap()

@@ -465,9 +465,18 @@ async fn what_becomes_of_its_node_is_told_by_a_claim() {
             .clone()
     };
     let first = joined("Joined").await;
+    // Times are told in seconds.
+    let later = first.last_transition_time.0 + Duration::from_secs(1);
+    until("it is a second later", || async {
+        (jiff::Timestamp::now() > later).then_some(())
+    })
+    .await;
     kubelet_says("Unknown").await;
     let lost = joined("NodeNotReady").await;
-    assert!(lost.last_transition_time >= first.last_transition_time);
+    assert!(
+        lost.last_transition_time > first.last_transition_time,
+        "the time is that of the change"
+    );
     assert_ne!(lost.status, first.status);
     kubelet_says("True").await;
     joined("Joined").await;
